@@ -1,0 +1,41 @@
+# make demo    install into .venv and run the demonstration
+# make test    lint, types, import contracts, tests
+# make accuracy   the accuracy table of docs/accuracy.md (about half an hour)
+# make lock    renew requirements.lock from pyproject.toml
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test accuracy lock clean
+
+demo: $(INSTALLED)
+	$(BIN)/simfl demo
+
+test: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2 --dist worksteal
+
+accuracy: $(INSTALLED)
+	$(BIN)/python -m benchmarks.accuracy
+
+# The lock lists every package, so nothing is resolved here. It leaves out the GPU library that XGBoost's wheel names
+# as a dependency on Linux: 300 MB that a CPU never loads.
+$(INSTALLED): pyproject.toml requirements.lock
+	$(PYTHON) -c "import sys; sys.exit('SimFL needs Python 3.11 to 3.13') if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+lock:
+	$(PYTHON) -m pip install --quiet uv
+	$(PYTHON) -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --quiet \
+	  --generate-hashes --no-emit-package nvidia-nccl-cu12 --no-emit-package nvidia-nccl-cu13 \
+	  --no-header --no-annotate -o requirements.lock
+
+clean:
+	rm -rf .venv build dist .hypothesis .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,76 @@
+"""What happens around the main loop: progress at a terminal, and whatever users hook in.
+
+A callback is told when a training begins, after every tree, and at the end. It can stop the training by returning
+True from `after_tree`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from simfl.params import TrainParams
+
+
+class TreeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One boosting round: who built, the metrics over all parties after it, its bytes and seconds."""
+
+    round: int
+    builder: str
+    train: dict[str, float]
+    validation: dict[str, float]
+    bytes: int
+    seconds: float
+
+
+class Callback:
+    """Override what you need."""
+
+    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+        """A training begins."""
+
+    def after_tree(self, record: TreeRecord) -> bool | None:
+        """A round is finished. Return True to stop."""
+        return None
+
+    def after_training(self, history: Sequence[TreeRecord]) -> None:
+        """The training is over."""
+
+
+class ProgressBar(Callback):
+    """A progress bar with the builder and the metric."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("trees  {task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+
+    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+        """Show the bar."""
+        self.progress.start()
+        self.task = self.progress.add_task("training", total=params.n_trees, facts="")
+
+    def after_tree(self, record: TreeRecord) -> None:
+        """Move it on."""
+        metrics = record.validation or record.train
+        name, value = next(iter(metrics.items()))
+        self.progress.update(self.task, advance=1, facts=f"{name} {value:.4f}  built by {record.builder}")
+
+    def after_training(self, history: Sequence[TreeRecord]) -> None:
+        """Take it away."""
+        self.progress.stop()
+
+
+def default_callbacks() -> list[Callback]:
+    """A progress bar at a terminal, silence elsewhere."""
+    return [ProgressBar()] if sys.stderr.isatty() else []

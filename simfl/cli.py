@@ -1,0 +1,179 @@
+"""The command line: `simfl demo` and `simfl simulate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import typer
+from rich.console import Console
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import train_test_split
+
+from simfl import comparison, partition
+from simfl.arrays import AnyArray
+from simfl.errors import DataError, ParameterError, SimFLError
+from simfl.files import Dataset, read
+from simfl.model import Model, write_whole
+from simfl.params import defaults, descriptions
+from simfl.party import Party
+
+app = typer.Typer(
+    help="Gradient-boosted trees across organisations that cannot pool their rows.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+HOSPITALS = ("north", "east", "south", "west")
+TEST_SHARE = 0.25
+_default, _help = defaults(), descriptions()
+
+Objective = Literal["auto", "binary:logistic", "multi:softprob", "reg:squarederror"]
+Recipe = Annotated[Literal["default", "paper"], typer.Option(help=_help["recipe"])]
+Trees = Annotated[int, typer.Option(help=_help["n_trees"])]
+Depth = Annotated[int, typer.Option(help=_help["max_depth"])]
+Rate = Annotated[float, typer.Option(help=_help["learning_rate"])]
+Seed = Annotated[int, typer.Option(help="seed of the split into parties, of the held-out rows and of the training")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the results as JSON too")]
+Save = Annotated[Path | None, typer.Option("--save", metavar="MODEL", help="write SimFL's model (.ubj or .json)")]
+
+
+@app.command()
+def demo(
+    trees: Trees = _default["n_trees"],
+    recipe: Recipe = _default["recipe"],
+    seed: Seed = 0,
+    save: Annotated[Path, typer.Option(metavar="MODEL", help="where SimFL's model goes")] = Path("simfl-demo.ubj"),
+    json: Json = None,
+) -> None:
+    """Four hospitals with skewed breast cancer data: alone, in turns, with SimFL, and pooled."""
+    X, y = load_breast_cancer(return_X_y=True)
+    data = Dataset(X, y, load_breast_cancer().feature_names.tolist(), None, [])
+    rows, held_out = _hold_out(data, seed, stratify=True)
+    parts = partition.unbalanced(y[rows], len(HOSPITALS), theta=0.8, seed=seed)
+    parties = _parties(data, rows, dict(zip(HOSPITALS, parts, strict=True)))
+    console.print(f"Breast cancer data ({len(y)} rows, {X.shape[1]} features) in four hospitals:")
+    for party in parties:
+        console.print(f"  {party.name:<6} {len(party.rows.y):>4} rows, {1 - party.rows.y.mean():.0%} malignant")
+    params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "objective": "binary:logistic"}
+    _run(parties, data, held_out, params, json, save)
+
+
+@app.command()
+def simulate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a CSV, Parquet or LIBSVM file")],
+    label: Annotated[str | None, typer.Option(metavar="COL", help="the column to learn (not for LIBSVM)")] = None,
+    parties: Annotated[int, typer.Option(metavar="N", help="split the rows into so many parties")] = 4,
+    theta: Annotated[
+        float | None, typer.Option(metavar="T", help="skew the two classes: this share of one class in one half")
+    ] = None,
+    by: Annotated[str | None, typer.Option(metavar="COL", help="one party for every value of this column")] = None,
+    recipe: Recipe = _default["recipe"],
+    trees: Trees = _default["n_trees"],
+    max_depth: Depth = _default["max_depth"],
+    learning_rate: Rate = _default["learning_rate"],
+    objective: Annotated[Objective, typer.Option(help="what is learned; auto: from the labels")] = "auto",
+    seed: Seed = 0,
+    json: Json = None,
+    save: Save = None,
+) -> None:
+    """Split a file into parties and compare SOLO, TFL, SimFL and ALL-IN on held-out rows."""
+    if by is not None and theta is not None:
+        raise ParameterError("--by and --theta exclude each other: split by a column, or skew the classes.")
+    data = read(file, label, by)
+    for note in data.notes:
+        console.print(f"Note: {note}.")
+    chosen = _objective(data.y) if objective == "auto" else objective
+    rows, held_out = _hold_out(data, seed, stratify=chosen != "reg:squarederror")
+    members = _parties(data, rows, _split(data, rows, parties, theta, seed))
+    console.print(f"{file.name}: {len(rows)} rows in {len(members)} parties, {len(held_out)} held out, {chosen}")
+    params = {
+        "n_trees": trees,
+        "recipe": recipe,
+        "max_depth": max_depth,
+        "learning_rate": learning_rate,
+        "random_state": seed,
+        "objective": chosen,
+    }
+    _run(members, data, held_out, params, json, save)
+
+
+def _objective(y: AnyArray) -> str:
+    """Two values: binary; text or few whole numbers: classes; anything else: a number."""
+    n_values = len(np.unique(y.astype(str)))
+    if n_values <= 2:
+        return "binary:logistic"
+    is_text = y.dtype.kind not in "iuf"
+    return "multi:softprob" if is_text or (n_values <= 50 and np.all(y == np.round(y))) else "reg:squarederror"
+
+
+def _hold_out(data: Dataset, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:
+    n = len(data.y)
+    if n < 8:
+        raise DataError(f"{n} rows are too few: a quarter is held out and the rest is split into parties.")
+    _, counts = np.unique(data.y.astype(str), return_counts=True)
+    labels = data.y.astype(str) if stratify and counts.min() >= 2 and len(counts) <= n * TEST_SHARE else None
+    rows, held_out = train_test_split(np.arange(n), test_size=TEST_SHARE, random_state=seed, stratify=labels)
+    return np.sort(rows), np.sort(held_out)
+
+
+def _split(data: Dataset, rows: AnyArray, n: int, theta: float | None, seed: int) -> dict[str, AnyArray]:
+    if data.by is not None:
+        return partition.by_column(data.by[rows])
+    if theta is not None:
+        parts = partition.unbalanced(data.y[rows].astype(str), n, theta, seed)
+    else:
+        parts = partition.balanced(len(rows), n, seed)
+    return {f"party {number + 1}": part for number, part in enumerate(parts)}
+
+
+def _parties(data: Dataset, rows: AnyArray, parts: dict[str, AnyArray]) -> list[Party]:
+    return [Party(name, data.X[rows[part]], data.y[rows[part]], columns=data.columns) for name, part in parts.items()]
+
+
+def _run(
+    parties: list[Party],
+    data: Dataset,
+    held_out: AnyArray,
+    params: dict[str, Any],
+    json: Path | None,
+    save: Path | None,
+) -> None:
+    with console.status("starting") as status:
+        results, model = comparison.compare(
+            parties,
+            data.X[held_out],
+            data.y[held_out],
+            params,
+            watch=lambda method: status.update(f"training: {method}"),
+            callbacks=[],
+        )
+    title = f"{params['n_trees']} trees, {params['recipe']} recipe, scores on {len(held_out)} held-out rows"
+    console.print(comparison.table(results, title))
+    _write(results, model, json, save)
+
+
+def _write(results: list[comparison.Result], model: Model, json: Path | None, save: Path | None) -> None:
+    if save is not None:
+        model.save(save)
+        console.print(f"SimFL's model: {save} (opens with xgboost.Booster().load_model, or simfl.load)")
+    if json is not None:
+        write_whole(json, msgspec.json.format(msgspec.json.encode({"results": results})) + b"\n")
+        console.print(f"Results: {json}")
+
+
+def main() -> None:
+    """Run the command line; an error is a sentence, not a traceback."""
+    try:
+        app()
+    except SimFLError as error:
+        errors.print(f"[bold red]Error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        errors.print("Stopped.")
+        sys.exit(130)

@@ -1,0 +1,135 @@
+"""SOLO, TFL, SimFL and ALL-IN on the same parties, scored on the same held-out rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.table import Table as RichTable
+from scipy import sparse
+from sklearn.metrics import roc_auc_score
+
+from simfl import baselines
+from simfl.arrays import AnyArray
+from simfl.callbacks import Callback
+from simfl.federation import train
+from simfl.model import Model
+from simfl.party import Party
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One method's scores. `party` is None where all parties share the model."""
+
+    method: str
+    party: str | None
+    error: float | None
+    logloss: float | None
+    auc: float | None
+    seconds: float
+    bytes: int
+    rmse: float | None = None
+
+
+def compare(
+    parties: Sequence[Party],
+    X: Any,
+    y: AnyArray,
+    params: dict[str, Any],
+    *,
+    watch: Callable[[str], None] = lambda method: None,
+    callbacks: Sequence[Callback] | None = None,
+) -> tuple[list[Result], Model]:
+    """Train every method and score it; also returns SimFL's model. `watch` is told what comes next."""
+    results = []
+    classes = baselines.classes_of(parties, params)
+    for party in parties:
+        watch(f"SOLO {party.name}")
+        model, seconds = _timed(partial(baselines.xgboost_model, [party], classes, params))
+        results.append(_result("SOLO", party.name, model, X, y, seconds, 0))
+    watch("TFL")
+    model, seconds = _timed(lambda: baselines.tfl(parties, callbacks=callbacks, **params))
+    results.append(_result("TFL", None, model, X, y, seconds, model.n_bytes))
+    watch("SimFL")
+    simfl, seconds = _timed(lambda: train(parties, callbacks=callbacks, **params))
+    results.append(_result("SimFL", None, simfl, X, y, seconds, simfl.n_bytes))
+    watch("ALL-IN")
+    model, seconds = _timed(lambda: baselines.all_in(parties, **params))
+    results.append(_result("ALL-IN", None, model, X, y, seconds, sum(_size(p.rows.X) for p in parties)))
+    return results, simfl
+
+
+def _timed(work: Callable[[], Model]) -> tuple[Model, float]:
+    begun = time.perf_counter()
+    model = work()
+    return model, time.perf_counter() - begun
+
+
+def _result(method: str, party: str | None, model: Model, X: Any, y: AnyArray, seconds: float, n_bytes: int) -> Result:
+    return Result(method=method, party=party, seconds=seconds, bytes=n_bytes, **scores(model, X, y))
+
+
+def scores(model: Model, X: Any, y: AnyArray) -> dict[str, float | None]:
+    """Error, log loss and AUC of a classifier, or the root mean square error of a regressor."""
+    if model.classes is None:
+        rmse = float(np.sqrt(np.mean((model.predict(X) - y.astype(np.float64)) ** 2)))
+        return {"error": None, "logloss": None, "auc": None, "rmse": rmse}
+    p = np.clip(model.predict_proba(X).astype(np.float64), 1e-15, 1.0)
+    labels = model.classes.tolist()
+    number = np.array([labels.index(label) for label in y.tolist()])
+    return {
+        "error": float(np.mean(p.argmax(axis=1) != number)),
+        "logloss": float(-np.log(p[np.arange(len(number)), number]).mean()),
+        "auc": _auc(number, p),
+    }
+
+
+def _auc(number: AnyArray, p: AnyArray) -> float | None:
+    if len(np.unique(number)) != p.shape[1]:
+        return None  # not defined where the held-out rows lack a class
+    if p.shape[1] == 2:
+        return float(roc_auc_score(number, p[:, 1]))
+    return float(roc_auc_score(number, p / p.sum(axis=1, keepdims=True), multi_class="ovr"))
+
+
+def _size(X: Any) -> int:
+    return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) if sparse.issparse(X) else int(X.nbytes)
+
+
+def table(results: Sequence[Result], title: str) -> RichTable:
+    """The results as a table for people, the best of each column in bold."""
+    shown = RichTable(title=title, title_justify="left", title_style="bold")
+    shown.add_column("method")
+    shown.add_column("rows of")
+    columns = [("error", "error"), ("logloss", "log loss"), ("auc", "AUC"), ("rmse", "RMSE")]
+    columns = [(f, head) for f, head in columns if any(getattr(r, f) is not None for r in results)]
+    for head in [head for _, head in columns] + ["seconds", "sent"]:
+        shown.add_column(head, justify="right")
+    for result in results:
+        cells = [_cell(result, name, results) for name, _ in columns]
+        whose = result.party or ("all parties, pooled" if result.method == "ALL-IN" else "all parties")
+        style = "bold green" if result.method == "SimFL" else None
+        shown.add_row(result.method, whose, *cells, f"{result.seconds:.1f}", _bytes(result), style=style)
+    return shown
+
+
+def _cell(result: Result, name: str, results: Sequence[Result]) -> str:
+    value = getattr(result, name)
+    if value is None:
+        return "-"
+    known = [v for v in (getattr(r, name) for r in results) if v is not None]
+    best = value == (max(known) if name == "auc" else min(known))
+    text = f"{value:.1%}" if name == "error" else f"{value:.4f}"
+    return f"[bold]{text} *[/]" if best else f"{text}  "
+
+
+def _bytes(result: Result) -> str:
+    if result.method == "SOLO":
+        return "nothing"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if result.bytes >= size:
+            return f"{result.bytes / size:.1f} {unit}{' of rows' if result.method == 'ALL-IN' else ''}"
+    return f"{result.bytes} B"

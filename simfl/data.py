@@ -1,0 +1,121 @@
+"""From the tables that people have (NumPy, pandas, scipy.sparse) to the arrays that SimFL works on.
+
+Rows become float32, as in XGBoost, dense or CSR.
+A table that cannot be used is refused; `who` names it in the message ("Party 'north'").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from simfl.arrays import AnyArray, Floats, Table
+from simfl.errors import DataError
+
+
+def as_table(X: Any, who: str) -> tuple[Table, list[str] | None]:
+    """The rows as float32, dense or CSR, and the names of the columns where there are any."""
+    columns = None
+    if isinstance(X, pd.DataFrame):
+        columns = [str(c) for c in X.columns]
+        _refuse_repeated(columns, who)
+        X = _frame_to_numbers(X, who)
+    table: Any = _as_csr(X) if sparse.issparse(X) else _as_dense(X, who)
+    if table.shape[0] == 0:
+        raise DataError(f"{who} has no rows. Leave it out, or check how its table was read.")
+    if table.shape[1] == 0:
+        raise DataError(f"{who} has no features. Check how its table was read.")
+    _refuse_infinite(table.data if sparse.issparse(table) else table, who)
+    return table, columns
+
+
+def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
+    """The labels, one per row, none of them missing."""
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or len(labels) != n_rows:
+        raise DataError(f"{who} has {n_rows} rows but labels of shape {labels.shape}. Give one label per row.")
+    missing = int(pd.isna(labels).sum())
+    if missing:
+        raise DataError(f"{who} has {missing} missing labels (NaN). Drop these rows, or fill the labels in.")
+    return labels
+
+
+def as_weights(weight: Any, n_rows: int, who: str) -> Floats | None:
+    """The sample weights: finite, not negative, not all zero."""
+    if weight is None:
+        return None
+    weights = np.asarray(weight, dtype=np.float32)
+    if weights.shape != (n_rows,):
+        raise DataError(f"{who} has {n_rows} rows but sample weights of shape {weights.shape}.")
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise DataError(f"{who} has sample weights that are negative, infinite, missing or all zero.")
+    return weights
+
+
+def plain_classes(labels: AnyArray) -> list[bool | int | float | str]:
+    """The distinct labels, as Python's own values.
+
+    >>> plain_classes(np.array([1, 0, 1])), plain_classes(np.array([1.0, 2.0]))
+    ([0, 1], [1, 2])
+    """
+    found = np.unique(labels.astype(str) if labels.dtype == object else labels).tolist()
+    return [int(c) if isinstance(c, float) and c.is_integer() else c for c in found]
+
+
+def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
+    """The place of every label in the list of classes."""
+    own = labels.astype(str) if labels.dtype == object else labels
+    known = np.asarray(classes)
+    if known.dtype.kind != own.dtype.kind and not {known.dtype.kind, own.dtype.kind} <= set("iufb"):
+        raise DataError(f"{who} has labels of type {own.dtype}, the training knows {list(classes)}.")
+    order = np.argsort(known)
+    numbers = order[np.minimum(np.searchsorted(known, own, sorter=order), len(known) - 1)]
+    if (known[numbers] != own).any():
+        strange = np.unique(own[known[numbers] != own]).tolist()[:5]
+        raise DataError(f"{who} has labels {strange} that are not among the classes {list(classes)}.")
+    return numbers.astype(np.float32)
+
+
+def _frame_to_numbers(frame: pd.DataFrame, who: str) -> AnyArray:
+    for name, dtype in frame.dtypes.items():
+        if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype)):
+            raise DataError(
+                f"Column {str(name)!r} of {who[:1].lower()}{who[1:]} holds {dtype}, not numbers. "
+                "Encode it first (for example with pandas.get_dummies, with the same columns at every party)."
+            )
+    return frame.to_numpy(dtype=np.float32, na_value=np.nan)
+
+
+def _as_dense(X: Any, who: str) -> Floats:
+    values = np.asarray(X)
+    if values.ndim != 2:
+        raise DataError(f"{who} has a table with {values.ndim} dimensions. Give rows by columns.")
+    if values.dtype.kind not in "buif":
+        raise DataError(f"{who} has a table of type {values.dtype}. Give numbers.")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _as_csr(X: Any) -> Any:
+    table = sparse.csr_matrix(X, dtype=np.float32)
+    table.sum_duplicates()  # also sorts the columns of every row, which walking a tree relies on
+    return table
+
+
+def _refuse_infinite(values: AnyArray, who: str) -> None:
+    if np.isinf(values).any():
+        raise DataError(
+            f"{who} has infinite values (or values beyond float32). Replace them; NaN stands for a missing value."
+        )
+
+
+def _refuse_repeated(columns: list[str], who: str) -> None:
+    repeated = sorted({c for c in columns if columns.count(c) > 1})
+    if repeated:
+        raise DataError(f"{who} has several columns named {repeated}. Rename them.")

@@ -1,0 +1,33 @@
+"""Every error SimFL raises on purpose. Each names the party, the fact and the next step.
+
+They are also the built-in errors that scikit-learn and pandas users catch already: bad data and bad parameters are
+`ValueError`, an unknown parameter is a `TypeError`, an unreadable file is an `OSError`.
+"""
+
+
+class SimFLError(Exception):
+    """The base of all errors raised by SimFL."""
+
+
+class DataError(SimFLError, ValueError):
+    """A party's table cannot be used as it is."""
+
+
+class ParameterError(SimFLError, ValueError):
+    """A parameter is out of its range."""
+
+
+class UnknownParameterError(ParameterError, TypeError):
+    """A parameter of that name does not exist."""
+
+
+class PrivacyError(ParameterError):
+    """The parameters would break the condition of the paper's Theorem 1."""
+
+
+class ProtocolError(SimFLError):
+    """A message came that does not fit the state of the run, or is not a message at all."""
+
+
+class FileError(SimFLError, OSError):
+    """A file is missing, unreadable or not what it should be."""

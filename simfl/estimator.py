@@ -1,0 +1,133 @@
+"""SimFLClassifier and SimFLRegressor: thin doors onto `simfl.train` for scikit-learn.
+
+`fit` takes one table and `parties`, the label of every row's party; without it all rows are one party's. Parameters
+and defaults are those of `simfl.params`: the constructors are made from that page.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+
+from simfl.arrays import AnyArray
+from simfl.errors import DataError
+from simfl.federation import train
+from simfl.model import Model
+from simfl.params import defaults
+from simfl.partition import by_column
+from simfl.party import Party
+
+_DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
+
+
+class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share."""
+
+    model_: Model
+
+    def __init__(self, **params: Any) -> None:
+        bound = inspect.signature(type(self)).bind(**params)
+        for name, value in (_DEFAULTS | bound.arguments).items():
+            setattr(self, name, value)
+
+    # scikit-learn reads the parameters off the constructor's signature.
+    __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        + [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=v) for n, v in _DEFAULTS.items()]
+    )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _fit(self, X: Any, y: AnyArray, parties: Any, sample_weight: Any, objective: str) -> Self:
+        # No weights are weights of one, so that a row of weight two gives exactly the model of that row twice.
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float32)
+        columns = getattr(self, "feature_names_in_", None)
+        members = [
+            Party(
+                name,
+                X[rows],
+                y[rows],
+                sample_weight=weight[rows],
+                columns=None if columns is None else columns.tolist(),
+            )
+            for name, rows in _rows_of_parties(parties, len(y)).items()
+        ]
+        self.model_ = train(members, callbacks=[], objective=objective, **self.get_params())
+        return self
+
+    def _checked(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, **_ACCEPTED)
+
+
+_ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
+
+
+def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:
+    if parties is None:
+        return {"all": np.arange(n_rows)}
+    labels = np.asarray(parties)
+    if labels.ndim != 1:
+        raise DataError(f"parties has {labels.ndim} dimensions. Give one label per row.")
+    check_consistent_length(labels, np.empty(n_rows))
+    return by_column(labels)
+
+
+class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
+    """A classifier over several parties: binary:logistic for two classes, multi:softprob for more.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> site = np.arange(len(y)) % 3
+    >>> SimFLClassifier(n_trees=20, random_state=0).fit(X, y, parties=site).score(X, y) > 0.95
+    True
+    """
+
+    def fit(self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None) -> Self:
+        """Train; `parties` labels the rows."""
+        X, y = validate_data(self, X, y, **_ACCEPTED)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise DataError(f"All labels are of one class ({self.classes_[0]!r}). Two classes at least are needed.")
+        objective = "binary:logistic" if len(self.classes_) == 2 else "multi:softprob"
+        return self._fit(X, numbers, parties, sample_weight, objective)
+
+    def predict(self, X: Any) -> AnyArray:
+        """The most likely class of every row."""
+        numbers = self.predict_proba(X).argmax(axis=1)
+        labels: AnyArray = self.classes_[numbers]
+        return labels
+
+    def predict_proba(self, X: Any) -> AnyArray:
+        """The probability of every class, one column each."""
+        table = self._checked(X)
+        return self.model_.predict_proba(table)
+
+
+class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
+    """A regressor over several parties: reg:squarederror."""
+
+    def fit(self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None) -> Self:
+        """Train; `parties` labels the rows."""
+        X, y = validate_data(self, X, y, y_numeric=True, **_ACCEPTED)
+        return self._fit(X, y, parties, sample_weight, "reg:squarederror")
+
+    def predict(self, X: Any) -> AnyArray:
+        """The predicted number of every row."""
+        table = self._checked(X)
+        return self.model_.predict(table)

@@ -1,0 +1,146 @@
+"""The two doors in one process: `prepare` (stage 1, once) and `train` (stage 2, many times)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from simfl import hub
+from simfl import model as models
+from simfl.callbacks import Callback, default_callbacks
+from simfl.errors import DataError, FileError, ParameterError
+from simfl.model import Model, write_whole
+from simfl.params import PREPARE_NAMES, TRAIN_NAMES, prepare_params, refuse_unknown, split, train_params
+from simfl.party import Party
+from simfl.transport.local import LocalTransport
+
+_ABOUT = "preparation.json"
+
+
+class Preparation:
+    """Stage 1, done: the similar rows of every party, ready for many trainings.
+
+    Holds the parties it was made from. `save` writes only what stage 1 found (row ids and settings, no rows); `load`
+    joins that with the parties' tables again and refuses tables that have changed.
+    """
+
+    def __init__(self, parties: Sequence[Party], prepared: hub.Prepared, transport: LocalTransport[Party]) -> None:
+        self.parties = list(parties)
+        self.about = prepared
+        self.transport = transport
+
+    def __repr__(self) -> str:
+        about = self.about
+        names = ", ".join(f"{p} ({n} rows)" for p, n in zip(about.parties, about.n_rows, strict=True))
+        return f"Preparation({names}; {about.n_hashes} hashes, {about.seconds:.1f} s)"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a folder: settings for all, and one file per party. All of it or nothing."""
+        target = Path(path)
+        try:
+            unfinished = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        except OSError as error:
+            raise FileError(f"{target} cannot be written: {error.strerror}.") from None
+        try:
+            for number, party in enumerate(self.parties):
+                party.keep(unfinished / f"party-{number}.npz")
+            write_whole(unfinished / _ABOUT, msgspec.json.format(msgspec.json.encode(self.about)))
+            if target.exists():
+                _remove_preparation(target)
+            unfinished.rename(target)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], parties: Sequence[Party]) -> Preparation:
+        """Open what `save` wrote, with the parties it was made from."""
+        folder = Path(path)
+        try:
+            about = msgspec.json.decode((folder / _ABOUT).read_bytes(), type=hub.Prepared)
+        except OSError as error:
+            raise FileError(f"There is no preparation at {folder}: {error.strerror}.") from None
+        except msgspec.DecodeError as error:
+            raise FileError(f"{folder / _ABOUT} is not a preparation: {error}.") from None
+        names = [party.name for party in parties]
+        if names != about.parties:
+            raise DataError(f"The preparation {folder} is of the parties {about.parties}, not {names}.")
+        transport = _transport(parties, about.params.n_jobs)
+        members = list(transport.handlers.values())
+        for number, member in enumerate(members):
+            member.recall(folder / f"party-{number}.npz", about.params.validation_fraction, about.seed)
+        return cls(members, about, transport)
+
+
+def _remove_preparation(folder: Path) -> None:
+    if not (folder / _ABOUT).is_file():
+        raise FileError(f"{folder} exists and is not a preparation: it is left as it is. Choose another name.")
+    shutil.rmtree(folder)
+
+
+def prepare(parties: Sequence[Party], **params: Any) -> Preparation:
+    """Stage 1: find the rows of different parties that resemble each other.
+
+    Parameters are those of `simfl.params.PrepareParams`.
+    """
+    refuse_unknown(params, PREPARE_NAMES)
+    checked = prepare_params(**params)
+    transport = _transport(parties, checked.n_jobs)
+    prepared = hub.prepare(transport, checked)
+    return Preparation(list(transport.handlers.values()), prepared, transport)
+
+
+def train(
+    parties: Sequence[Party] | Preparation, *, callbacks: Sequence[Callback] | None = None, **params: Any
+) -> Model:
+    """Train one model over all parties.
+
+    Takes parties, or a preparation (`prepare`) to skip stage 1. Parameters are those of
+    `simfl.params.PrepareParams` and `simfl.params.TrainParams`; with a preparation only the latter. `callbacks`: None
+    shows a progress bar at a terminal; an empty list shows nothing.
+    """
+    if isinstance(parties, Preparation):
+        ready = parties
+        _refuse_prepared(params)
+        params = {"recipe": ready.about.params.recipe} | params
+    else:
+        first, params = split(params)
+        ready = prepare(parties, **first)
+    checked = train_params(**params)
+    before = ready.transport.traffic.copy()
+    callbacks = default_callbacks() if callbacks is None else callbacks
+    training = hub.train(ready.transport, ready.about, checked, callbacks)
+    traffic = ready.transport.traffic.since(before if isinstance(parties, Preparation) else None)
+    return models.build(
+        training.rounds,
+        training.base_score,
+        objective=checked.objective,
+        n_features=ready.about.n_features,
+        columns=ready.about.columns,
+        about={"classes": training.classes, "history": training.history, "traffic": traffic},
+    )
+
+
+def _refuse_prepared(params: dict[str, Any]) -> None:
+    for name in params:
+        if name in PREPARE_NAMES and name not in TRAIN_NAMES:
+            raise ParameterError(f"{name!r} belongs to stage 1, which is done. Give it to simfl.prepare.")
+    refuse_unknown(params, TRAIN_NAMES)
+
+
+def _transport(parties: Sequence[Party], n_jobs: int | None) -> LocalTransport[Party]:
+    if isinstance(parties, Party) or not all(isinstance(party, Party) for party in parties):
+        raise DataError("Give a list of simfl.Party objects.")
+    if not parties:
+        raise DataError("There is no party. Give at least one simfl.Party.")
+    repeated = sorted(name for name, times in Counter(party.name for party in parties).items() if times > 1)
+    if repeated:
+        raise DataError(f"Several parties are named {repeated}. Give every party a name of its own.")
+    return LocalTransport([party.fresh() for party in parties], n_jobs)

@@ -1,0 +1,424 @@
+"""The hub runs both stages over a transport. It never sees a row.
+
+It asks, adds up, and gives out; rows and labels stay behind `Party.handle`, and this module does not import it.
+The paper has no hub: its parties reduce among themselves. A star needs no links between parties.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from simfl import messages as msg
+from simfl.arrays import AnyArray, Doubles
+from simfl.callbacks import Callback, TreeRecord
+from simfl.errors import DataError, ParameterError, ProtocolError
+from simfl.params import PrepareParams, TrainParams
+from simfl.preprocessing.scaling import Moments, Scale, common_scale
+from simfl.preprocessing.tables import merge_tables
+from simfl.privacy.guard import check_hashes, default_hashes
+from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
+from simfl.training.losses import LOSSES
+from simfl.training.schedule import TURNS
+from simfl.training.trees import Tree, valued
+from simfl.transport.base import Transport
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hub knows after stage 1. The similar rows themselves stay at the parties."""
+
+    parties: list[str]
+    n_rows: list[int]
+    n_validation_rows: list[int]
+    n_features: int
+    columns: list[str] | None
+    seed: int
+    params: PrepareParams
+    n_hashes: int
+    bucket_width: float
+    equal_hashes: dict[str, dict[str, float]]  # party -> other party -> mean count of equal hash values
+    seconds: float
+
+
+# --- stage 1 ---------------------------------------------------------------------------------------------------------
+
+
+def prepare(transport: Transport, params: PrepareParams) -> Prepared:
+    """Stage 1: find the similar rows. Done once, used by many trainings."""
+    begun = time.perf_counter()
+    seed = fresh_seed(params.random_state)
+    described = _describe(transport, params, seed)
+    first = next(iter(described.values()))
+    hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": math.nan, "equal_hashes": {}}
+    if len(described) > 1 and params.n_neighbors:
+        hashing = _find_similar_rows(transport, params, seed, described)
+    return Prepared(
+        parties=list(described),
+        n_rows=[d.n_rows for d in described.values()],
+        n_validation_rows=[d.n_validation_rows for d in described.values()],
+        n_features=first.n_features,
+        columns=first.columns,
+        seed=seed,
+        params=params,
+        seconds=time.perf_counter() - begun,
+        **hashing,
+    )
+
+
+def fresh_seed(random_state: int | None) -> int:
+    """The given seed, or a new one."""
+    return int(np.random.SeedSequence().entropy) % 2**63 if random_state is None else random_state  # type: ignore[arg-type]
+
+
+def _describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str, msg.Description]:
+    question = msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
+    replies = _ask_all(transport, question, msg.Description)
+    check_same_form(replies)
+    return replies
+
+
+def check_same_form(described: Mapping[str, msg.Description]) -> None:
+    """Refuse parties whose tables do not have the same columns; all differences in one message."""
+    name, first = next(iter(described.items()))
+    wrong = []
+    for other, d in described.items():
+        if d.columns is not None and first.columns is not None and d.columns != first.columns:
+            missing = [c for c in first.columns if c not in d.columns]
+            extra = [c for c in d.columns if c not in first.columns]
+            facts = [f"missing: {missing}"] * bool(missing) + [f"extra: {extra}"] * bool(extra)
+            wrong.append(f"{other!r} ({'; '.join(facts) or 'the same columns in another order'})")
+        elif d.n_features != first.n_features:
+            wrong.append(f"{other!r} ({d.n_features} features, not {first.n_features})")
+        elif (d.columns is None) != (first.columns is None):
+            wrong.append(f"{other!r} (columns {'without' if d.columns is None else 'with'} names)")
+    if wrong:
+        raise DataError(
+            f"These parties have other columns than {name!r}: {', '.join(wrong)}. "
+            "Give every party the same columns in the same order."
+        )
+
+
+def _find_similar_rows(
+    transport: Transport, params: PrepareParams, seed: int, described: Mapping[str, msg.Description]
+) -> dict[str, Any]:
+    # Step 1: a common scale.
+    d = next(iter(described.values())).n_features
+    n_hashes = default_hashes(d, params.known_features) if params.n_hashes is None else params.n_hashes
+    check_hashes(max(n_hashes, 1), d, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
+    scale = _scale(transport, params, d, sum(r.n_rows for r in described.values()))
+    bucket_width = params.bucket_width or scale.norm / 2 or 1.0
+    # Step 2: every party hashes its rows.
+    question = msg.Hash(
+        seed=seed,
+        n_hashes=n_hashes,
+        bucket_width=bucket_width,
+        law=params.hash_law,
+        mean=msg.pack(scale.mean),
+        deviation=msg.pack(scale.deviation),
+    )
+    hashes = {
+        party: _hash_values(reply, described[party].n_rows, n_hashes)
+        for party, reply in _ask_all(transport, question, msg.Hashes).items()
+    }
+    # Step 3: the global tables go to everybody, and every party finds its similar rows.
+    matched = transport.ask_all(dict(_match_questions(hashes, params, seed)))
+    replies = {party: msg.expect(msg.Matched, reply, party) for party, reply in matched.items()}
+    equal = {party: reply.equal_hashes for party, reply in replies.items()}
+    return {"n_hashes": n_hashes, "bucket_width": bucket_width, "equal_hashes": equal}
+
+
+def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> Scale:
+    if params.scale == "none" and params.bucket_width is not None:
+        return Scale.none(d)
+    replies = _ask_all(transport, msg.Measure(), msg.FeatureMoments)
+    found = [
+        Moments(*(msg.unpack(a, "f8", (d,)) for a in (reply.counts, reply.sums, reply.squares)))
+        for reply in replies.values()
+    ]
+    if params.scale == "standard":
+        return common_scale(found, n_rows)
+    squares = math.fsum(float(m.squares.sum()) for m in found)
+    return Scale(np.zeros(d), np.ones(d), math.sqrt(squares / n_rows))
+
+
+def _hash_values(reply: msg.Hashes, n_rows: int, n_hashes: int) -> AnyArray:
+    values = msg.unpack(reply.values, reply.values.dtype, (n_rows, n_hashes))
+    return (values.astype(np.int64) + msg.unpack(reply.lowest, "i4", (n_hashes,))).astype(np.int32)
+
+
+def _match_questions(
+    hashes: Mapping[str, AnyArray], params: PrepareParams, seed: int
+) -> Iterator[tuple[str, msg.Match]]:
+    tables = merge_tables(hashes)
+    packed = {party: msg.pack(codes) for party, codes in tables.codes.items()}
+    values = [msg.pack(v.astype(np.int32)) for v in tables.values]
+    for party in hashes:
+        others = {other: array for other, array in packed.items() if other != party}
+        yield (
+            party,
+            msg.Match(
+                seed=seed,
+                n_neighbors=params.n_neighbors or 0,
+                parties=list(hashes),
+                bucket_values=values,
+                tables=others,
+            ),
+        )
+
+
+# --- stage 2 ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Training:
+    """What a training leaves behind: the trees and how they came about."""
+
+    prepared: Prepared
+    params: TrainParams
+    classes: list[Any] | None
+    base_score: Doubles
+    rounds: list[list[Tree]] = field(default_factory=list)
+    history: list[TreeRecord] = field(default_factory=list)
+    best_round: int | None = None
+
+
+@dataclass
+class _Exponents:
+    """The resolution of the sums, as powers of two: gradients and hessians."""
+
+    row: tuple[int, int]
+    leaf: tuple[int, int]
+
+
+def train(
+    transport: Transport, prepared: Prepared, params: TrainParams, callbacks: Sequence[Callback] = ()
+) -> Training:
+    """Stage 2: grow the trees, one after the other."""
+    _check_early_stopping(prepared, params)
+    seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
+    if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
+        params = msgspec.structs.replace(params, leaf_values="builder")
+    training, exponents = _start(transport, prepared, params, seed)
+    watch = _Watch(training, transport, callbacks)
+    previous: list[msg.AdoptedTree] = []
+    for number, builder in enumerate(islice(TURNS[params.turns](prepared.n_rows), params.n_trees)):
+        name = prepared.parties[builder]
+        # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
+        sums, scores = _sums_for(transport, number, name, previous, exponents)
+        # Step 2: the builder adds its own and grows the next trees.
+        question = msg.Grow(round=number, previous=previous, exponents=exponents.row, **sums)
+        grown = _of_round(msg.expect(msg.Grown, transport.ask(name, question), name), number, name)
+        if watch.scored([*scores, grown.scores]):  # the scores of the trees before
+            previous = []
+            break
+        # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
+        trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features)
+        watch.built(name, trees)
+    finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
+    if previous:
+        watch.scored([reply.scores for reply in finished.values()])
+    return watch.finish()
+
+
+def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
+    if params.early_stopping_rounds and not any(prepared.n_validation_rows):
+        raise ParameterError(
+            "early_stopping_rounds needs validation rows, and no party has any. "
+            "Set validation_fraction=0.2, or give parties validation=(X, y)."
+        )
+
+
+def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
+    loss = LOSSES[params.objective]
+    replies = _ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary)
+    classes = _merge_classes(replies, params.objective) if loss.classifies else None
+    base_score = _base_score(replies, classes, params)
+    question = msg.Start(params=params, seed=seed, classes=classes, base_margin=loss.margin(base_score).tolist())
+    started = _ask_all(transport, question, msg.Started).values()
+    exponents = _Exponents(
+        row=(
+            resolution((s.row_gradient for s in started), ROW_BITS),
+            resolution((s.row_hessian for s in started), ROW_BITS),
+        ),
+        leaf=(
+            resolution((s.leaf_gradient for s in started), LEAF_BITS),
+            resolution((s.leaf_hessian for s in started), LEAF_BITS),
+        ),
+    )
+    return Training(prepared, params, classes, base_score), exponents
+
+
+def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> list[Any]:
+    found = {party: reply.classes or [] for party, reply in replies.items()}
+    kinds = {party: {"text" if isinstance(c, str) else "numbers" for c in own} for party, own in found.items()}
+    if len(set.union(*kinds.values())) > 1:
+        facts = ", ".join(f"{party!r} {own[:3]}" for party, own in found.items())
+        raise DataError(f"Some parties have text as labels, others numbers: {facts}. Give all the same labels.")
+    classes = sorted(set().union(*found.values()))
+    facts = ", ".join(f"{party!r} {own[:6]}" for party, own in found.items())
+    if len(classes) < 2:
+        raise DataError(f"All labels of all parties are of one class ({classes[0]!r}). There is nothing to learn.")
+    if objective == "binary:logistic" and len(classes) > 2:
+        raise DataError(
+            f"binary:logistic needs two classes, the parties together have {len(classes)}: {facts}. "
+            "Use objective='multi:softprob' for classes or 'reg:squarederror' for numbers, or mend the labels."
+        )
+    return classes
+
+
+def _base_score(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | None, params: TrainParams) -> Doubles:
+    """The start value from the label mean over all parties (or as given)."""
+    loss = LOSSES[params.objective]
+    if params.base_score is not None:
+        if params.objective == "binary:logistic" and not 0 < params.base_score < 1:
+            raise ParameterError(f"base_score={params.base_score} is not possible: it must be a probability.")
+        return np.full(len(classes) if params.objective == "multi:softprob" and classes else 1, params.base_score)
+    if classes is None:
+        sums = [math.fsum(reply.sums[0] for reply in replies.values())]
+    else:
+        per_party = [dict(zip(reply.classes or [], reply.sums, strict=True)) for reply in replies.values()]
+        sums = [math.fsum(own.get(c, 0.0) for own in per_party) for c in classes]
+    return loss.start(sums, math.fsum(reply.weight for reply in replies.values()))
+
+
+def _sums_for(
+    transport: Transport, number: int, builder: str, previous: list[msg.AdoptedTree], exponents: _Exponents
+) -> tuple[dict[str, msg.Array | None], list[msg.Scores]]:
+    """Ask all but the builder for their sums and add these up."""
+    question = msg.SumOntoRows(round=number, builder=builder, previous=previous, exponents=exponents.row)
+    others = [party for party in transport.parties if party != builder]
+    replies = {
+        party: _of_round(msg.expect(msg.RowSums, reply, party), number, party)
+        for party, reply in transport.ask_all(dict.fromkeys(others, question)).items()
+    }
+    sums = {
+        "gradients": _add(reply.gradients for reply in replies.values()),
+        "hessians": _add(reply.hessians for reply in replies.values()),
+    }
+    return sums, [reply.scores for reply in replies.values()]
+
+
+def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
+    """The sum of integer vectors. Integers: the order of the parties does not matter."""
+    total: AnyArray | None = None
+    for array in arrays:
+        if array is not None:
+            shape = total.shape if total is not None else (None,) * len(array.shape)
+            values = msg.unpack(array, "i4", shape)
+            total = values.copy() if total is None else np.add(total, values, out=total)
+    return None if total is None else msg.pack(total)
+
+
+def _value(
+    transport: Transport,
+    grown: msg.Grown,
+    number: int,
+    params: TrainParams,
+    exponents: _Exponents,
+    n_features: int,
+) -> tuple[list[Tree], list[msg.AdoptedTree]]:
+    """The finished trees, and what the parties have to be told of them."""
+    trees = [msg.tree_from_message(s, n_features) for s in grown.trees]
+    if grown.values is not None:
+        values = [msg.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(grown.values, trees, strict=True)]
+        adopted = [msg.AdoptedTree(values=v, structure=s) for v, s in zip(grown.values, grown.trees, strict=True)]
+        return [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)], adopted
+    question = msg.SumPerLeaf(round=number, trees=grown.trees, exponents=exponents.leaf)
+    replies = {
+        party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
+    }
+    finished = []
+    for i, tree in enumerate(trees):
+        G = _leaf_total([r.gradients[i] for r in replies.values()], tree.n_leaves, exponents.leaf[0])
+        H = _leaf_total([r.hessians[i] for r in replies.values()], tree.n_leaves, exponents.leaf[1])
+        finished.append(valued(tree, G, H, params))
+    return finished, [msg.AdoptedTree(values=msg.pack(t.value[t.leaves]), structure=None) for t in finished]
+
+
+def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Doubles:
+    total = np.zeros(n_leaves, dtype=np.int64)
+    for array in arrays:
+        total += msg.unpack(array, "i8", (n_leaves,))
+    return from_ints(total, exponent)
+
+
+class _Watch:
+    """Keeps the history, tells the callbacks, and decides when to stop."""
+
+    def __init__(self, training: Training, transport: Transport, callbacks: Sequence[Callback]) -> None:
+        self.training, self.transport, self.callbacks = training, transport, callbacks
+        self.loss = LOSSES[training.params.objective]
+        self.builder: str | None = None
+        self.clock, self.bytes = time.perf_counter(), transport.traffic.total
+        self.best = math.inf
+        for callback in callbacks:
+            callback.before_training(training.prepared.parties, training.params)
+
+    def built(self, builder: str, trees: list[Tree]) -> None:
+        """A round's trees are finished; their scores come with the next replies."""
+        self.builder = builder
+        self.training.rounds.append(trees)
+
+    def scored(self, scores: Sequence[msg.Scores]) -> bool:
+        """The scores of the last trees came in. True: stop now."""
+        if self.builder is None:
+            return False
+        now, n_bytes = time.perf_counter(), self.transport.traffic.total
+        record = TreeRecord(
+            round=len(self.training.history),
+            builder=self.builder,
+            train=self._mean([s.train for s in scores], [s.train_weight for s in scores]),
+            validation=self._mean([s.validation for s in scores], [s.validation_weight for s in scores]),
+            bytes=n_bytes - self.bytes,
+            seconds=now - self.clock,
+        )
+        self.clock, self.bytes = now, n_bytes
+        self.training.history.append(record)
+        asked = [callback.after_tree(record) for callback in self.callbacks]  # every callback is told
+        return any(asked) or self._no_better(record)
+
+    def _mean(self, sums: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
+        names = {name: None for own in sums for name in own}
+        if not names:
+            return {}
+        total = {name: math.fsum(own.get(name, 0.0) for own in sums) for name in names}
+        return self.loss.finish(total, math.fsum(weights))
+
+    def _no_better(self, record: TreeRecord) -> bool:
+        patience = self.training.params.early_stopping_rounds
+        if not patience:
+            return False
+        value = record.validation[self.loss.metric]
+        if value < self.best:
+            self.best, self.training.best_round = value, record.round
+        return record.round - (self.training.best_round or 0) >= patience
+
+    def finish(self) -> Training:
+        """The training, cut back to its best round where early stopping watched."""
+        if self.training.best_round is not None:
+            del self.training.rounds[self.training.best_round + 1 :]
+        for callback in self.callbacks:
+            callback.after_training(self.training.history)
+        return self.training
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
+
+def _ask_all(transport: Transport, question: msg.Request, kind: type[msg.R]) -> dict[str, msg.R]:
+    """Ask everybody the same; the replies stand in the order of the parties."""
+    replies = transport.ask_all(dict.fromkeys(transport.parties, question))
+    return {party: msg.expect(kind, reply, party) for party, reply in replies.items()}
+
+
+def _of_round(reply: Any, number: int, party: str) -> Any:
+    if reply.round != number:
+        raise ProtocolError(f"Party {party!r} replied for tree {reply.round} where {number} belongs.")
+    return reply

@@ -1,0 +1,332 @@
+"""Everything that leaves a party, and everything that reaches one: the page an auditor reads.
+
+The hub asks, a party replies; nothing else is ever sent. Replies are marked "leaves the party". No message has a
+field for a row, for a label of a row, or for XGBoost's statistics of a tree node (`sum_hessian`, `base_weights`,
+`loss_changes`), and a test watches all of a run's bytes for them. Messages are typed, travel as MessagePack and are
+checked against these types when they arrive; what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+
+from simfl.arrays import AnyArray
+from simfl.errors import ProtocolError
+from simfl.params import Objective, TrainParams
+from simfl.training.trees import LEAF, Tree, children
+
+VERSION = 1  # of the protocol: parties of different versions refuse each other
+
+ClassLabel = bool | int | float | str
+DType = Literal["u1", "u2", "u4", "i4", "i8", "f4", "f8"]
+
+
+class Array(msgspec.Struct, frozen=True):
+    """Numbers as raw little-endian bytes."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """The base of all messages. The name of the class travels along."""
+
+
+# --- parts of messages -----------------------------------------------------------------------------------------------
+
+
+class TreeStructure(msgspec.Struct, frozen=True, kw_only=True):
+    """Which feature is compared with which threshold, breadth first. No values, no statistics."""
+
+    n_nodes: int
+    inner: bytes  # one bit per node: 1 for a split, 0 for a leaf
+    feature: Array  # per split: the feature's number
+    threshold: Array  # per split: smaller values go left
+    default_left: bytes  # one bit per split: 1 if missing values go left
+
+
+class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished tree: the leaf values, and the structure unless the party has it already."""
+
+    values: Array  # per leaf
+    structure: TreeStructure | None
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of the metrics over a party's rows. Leaves the party."""
+
+    train: dict[str, float]
+    train_weight: float
+    validation: dict[str, float]
+    validation_weight: float
+
+
+# --- the handshake ---------------------------------------------------------------------------------------------------
+
+
+class Describe(Message, frozen=True, kw_only=True):
+    """Hub to party: what have you got? `validation_fraction` of the rows are to be set aside, drawn from `seed`."""
+
+    version: int
+    validation_fraction: float
+    seed: int
+
+
+class Description(Message, frozen=True, kw_only=True):
+    """Leaves the party: the form of its table, no content."""
+
+    version: int
+    n_rows: int
+    n_validation_rows: int
+    n_features: int
+    columns: list[str] | None  # names, where the table has them
+
+
+# --- stage 1: preprocessing ------------------------------------------------------------------------------------------
+
+
+class Measure(Message, frozen=True, kw_only=True):
+    """Hub to party: what are the sums of your features?"""
+
+
+class FeatureMoments(Message, frozen=True, kw_only=True):
+    """Leaves the party: per feature the number of values, their sum and the sum of their squares."""
+
+    counts: Array
+    sums: Array
+    squares: Array
+
+
+class Hash(Message, frozen=True, kw_only=True):
+    """Hub to party: hash your rows with these functions, on this scale."""
+
+    seed: int
+    n_hashes: int
+    bucket_width: float
+    law: Literal["gaussian", "cauchy"]
+    mean: Array
+    deviation: Array
+
+
+class Hashes(Message, frozen=True, kw_only=True):
+    """Leaves the party: L hash values per row, minus `lowest` per hash function."""
+
+    lowest: Array
+    values: Array
+
+
+class Match(Message, frozen=True, kw_only=True):
+    """Hub to party: the global tables. Find `n_neighbors` similar rows of every other party."""
+
+    seed: int
+    n_neighbors: int
+    parties: list[str]  # all of them, in the common order
+    bucket_values: list[Array]  # per table: the hash values that the bucket numbers stand for
+    tables: dict[str, Array]  # per other party: the bucket numbers of its rows
+
+
+class Matched(Message, frozen=True, kw_only=True):
+    """Leaves the party: how alike its rows and their most similar rows are, on average, per other party."""
+
+    equal_hashes: dict[str, float]
+
+
+# --- stage 2: training -----------------------------------------------------------------------------------------------
+
+
+class DescribeLabels(Message, frozen=True, kw_only=True):
+    """Hub to party: which classes have you got, or what is the sum of your labels?"""
+
+    objective: Objective
+
+
+class LabelSummary(Message, frozen=True, kw_only=True):
+    """Leaves the party: its classes with the weight of each, or one weighted sum of all labels."""
+
+    classes: list[ClassLabel] | None
+    sums: list[float]
+    weight: float
+
+
+class Start(Message, frozen=True, kw_only=True):
+    """Hub to party: a training begins, from this start value."""
+
+    params: TrainParams
+    seed: int
+    classes: list[ClassLabel] | None
+    base_margin: list[float]
+
+
+class Started(Message, frozen=True, kw_only=True):
+    """Leaves the party: bounds of the sums to come, for the number of digits; no row reaches them."""
+
+    row_gradient: float
+    row_hessian: float
+    leaf_gradient: float
+    leaf_hessian: float
+
+
+class SumOntoRows(Message, frozen=True, kw_only=True):
+    """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of the builder."""
+
+    round: int
+    builder: str
+    previous: list[AdoptedTree]
+    exponents: tuple[int, int]  # the resolution of gradients and hessians, as powers of two
+
+
+class RowSums(Message, frozen=True, kw_only=True):
+    """Leaves the party: per row of the builder the sum of the gradients of similar rows, in fixed point."""
+
+    round: int
+    gradients: Array | None  # None where the party sends nothing (n_neighbors=0)
+    hessians: Array | None
+    scores: Scores
+
+
+class Grow(Message, frozen=True, kw_only=True):
+    """Hub to builder: adopt the previous trees, then grow the next with these sums of the other parties."""
+
+    round: int
+    previous: list[AdoptedTree]
+    gradients: Array | None
+    hessians: Array | None
+    exponents: tuple[int, int]
+
+
+class Grown(Message, frozen=True, kw_only=True):
+    """Leaves the builder: the trees. Values only where the recipe takes the builder's."""
+
+    round: int
+    trees: list[TreeStructure]
+    values: list[Array] | None
+    scores: Scores
+
+
+class SumPerLeaf(Message, frozen=True, kw_only=True):
+    """Hub to party: how do your gradients add up in these leaves?"""
+
+    round: int
+    trees: list[TreeStructure]
+    exponents: tuple[int, int]
+
+
+class LeafSums(Message, frozen=True, kw_only=True):
+    """Leaves the party: per leaf the sum of the gradients of its rows, in fixed point."""
+
+    round: int
+    gradients: list[Array]
+    hessians: list[Array]
+
+
+class Finish(Message, frozen=True, kw_only=True):
+    """Hub to party: adopt the last trees; the training ends."""
+
+    round: int
+    previous: list[AdoptedTree]
+
+
+class Finished(Message, frozen=True, kw_only=True):
+    """Leaves the party: the metrics after the last tree."""
+
+    scores: Scores
+
+
+Request = Describe | Measure | Hash | Match | DescribeLabels | Start | SumOntoRows | Grow | SumPerLeaf | Finish
+Reply = Description | FeatureMoments | Hashes | Matched | LabelSummary | Started | RowSums | Grown | LeafSums | Finished
+
+# --- to bytes and back -----------------------------------------------------------------------------------------------
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Request | Reply] = msgspec.msgpack.Decoder(Request | Reply)
+R = TypeVar("R", bound=Message)
+
+
+def encode(message: Request | Reply) -> bytes:
+    """The bytes that travel."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Request | Reply:
+    """The message behind the bytes; whatever is not one is refused."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"{len(data)} bytes arrived that are not a SimFL message: {error}.") from None
+
+
+def expect(kind: type[R], message: Message, sender: str) -> R:
+    """The message, if it is of the kind that belongs here."""
+    if not isinstance(message, kind):
+        raise ProtocolError(f"{sender!r} sent {type(message).__name__} where {kind.__name__} belongs.")
+    return message
+
+
+def pack(values: AnyArray) -> Array:
+    """An array, ready to travel.
+
+    >>> unpack(pack(np.array([1, 2], dtype=np.int32)), "i4", (2,))
+    array([1, 2], dtype=int32)
+    """
+    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    kind: Any = little.dtype.str[1:]
+    return Array(kind, little.shape, little.tobytes())
+
+
+def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
+    """The array behind the bytes, if it has the expected type and shape (None: any length)."""
+    fits = len(array.shape) == len(shape) and all(w in (None, s) for s, w in zip(array.shape, shape, strict=True))
+    size = int(array.dtype[1]) * math.prod(array.shape)
+    if array.dtype != dtype or not fits or min(array.shape, default=0) < 0 or size != len(array.data):
+        raise ProtocolError(
+            f"An array of type {array.dtype}, shape {array.shape} and {len(array.data)} bytes arrived "
+            f"where type {dtype} and shape {shape} belong."
+        )
+    return np.frombuffer(array.data, dtype=f"<{dtype}").reshape(array.shape)
+
+
+def tree_to_message(tree: Tree) -> TreeStructure:
+    """The structure of a tree: eight bytes and a few bits per split."""
+    inner = tree.feature != LEAF
+    return TreeStructure(
+        n_nodes=len(inner),
+        inner=np.packbits(inner).tobytes(),
+        feature=pack(tree.feature[inner]),
+        threshold=pack(tree.threshold[inner]),
+        default_left=np.packbits(tree.default_left[inner]).tobytes(),
+    )
+
+
+def tree_from_message(message: TreeStructure, n_features: int) -> Tree:
+    """The tree behind a message, if it is a tree: every node but the first has one parent that stands before it."""
+    n, n_splits = message.n_nodes, message.n_nodes // 2
+    inner = _bits(message.inner, n)
+    split_feature = unpack(message.feature, "i4", (n_splits,))
+    split_threshold = unpack(message.threshold, "f4", (n_splits,))
+    before = np.concatenate([[0], np.cumsum(inner)[:-1]])
+    if (
+        n % 2 == 0
+        or int(inner.sum()) != n_splits
+        or (np.arange(n) > 2 * before).any()
+        or (split_feature < 0).any()
+        or (split_feature >= n_features).any()
+        or np.isnan(split_threshold).any()
+    ):
+        raise ProtocolError(f"A tree of {n} nodes arrived that is not a tree over {n_features} features.")
+    feature = np.full(n, LEAF, dtype=np.int32)
+    threshold = np.zeros(n, dtype=np.float32)
+    default_left = np.zeros(n, dtype=bool)
+    feature[inner], threshold[inner] = split_feature, split_threshold
+    default_left[inner] = _bits(message.default_left, n_splits)
+    return Tree(feature, threshold, default_left, children(feature), np.zeros(n, dtype=np.float32))
+
+
+def _bits(data: bytes, n: int) -> AnyArray:
+    if n < 0 or len(data) != -(-n // 8):
+        raise ProtocolError(f"{len(data)} bytes arrived where {n} bits belong.")
+    return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n).astype(bool)

@@ -1,0 +1,228 @@
+"""The model: a plain XGBoost booster, and how it came about.
+
+`Model.save` writes a file that XGBoost opens by itself. The classes of the labels and the history travel in the
+booster's attributes, so that `simfl.load` brings back all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import xgboost as xgb
+
+from simfl.arrays import AnyArray, Doubles
+from simfl.callbacks import TreeRecord
+from simfl.data import as_table
+from simfl.errors import DataError, FileError
+from simfl.training.trees import LEAF, Tree
+
+_NO_PARENT = 2147483647
+ATTRIBUTE = "simfl"
+
+
+class _About(msgspec.Struct, kw_only=True):
+    """What is stored beside the trees."""
+
+    classes: list[bool | int | float | str] | None
+    history: list[TreeRecord]
+    traffic: dict[str, dict[str, dict[str, int]]]
+
+
+class Model:
+    """A trained model.
+
+    Attributes
+    ----------
+    booster : the XGBoost booster
+    classes : the class labels in the order of `predict_proba`'s columns; None for regression
+    history : one record per boosting round: builder, metrics, bytes, seconds
+    traffic : bytes per party, way ("sent", "received") and kind of message
+    """
+
+    def __init__(self, booster: xgb.Booster, about: _About) -> None:
+        self.booster = booster
+        self.booster.set_attr(**{ATTRIBUTE: msgspec.json.encode(about).decode()})
+        self.classes = None if about.classes is None else np.array(about.classes)
+        self.history = about.history
+        self.traffic = about.traffic
+
+    @property
+    def n_trees(self) -> int:
+        """The number of boosting rounds."""
+        return self.booster.num_boosted_rounds()
+
+    @property
+    def n_bytes(self) -> int:
+        """All bytes that were sent for it, both ways."""
+        return sum(n for party in self.traffic.values() for way in party.values() for n in way.values())
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """The names of the columns, where the parties' tables had them."""
+        return list(self.booster.feature_names) if self.booster.feature_names else None
+
+    def predict(self, X: Any) -> AnyArray:
+        """The most likely class of every row, or the number for regression."""
+        if self.classes is None:
+            return self._raw(X)
+        labels: AnyArray = self.classes[self.predict_proba(X).argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any) -> AnyArray:
+        """The probability of every class, one column each."""
+        if self.classes is None:
+            raise DataError("A regression model has no class probabilities. Use predict.")
+        p = self._raw(X)
+        return np.column_stack([1 - p, p]) if p.ndim == 1 else p
+
+    def margins(self, X: Any) -> AnyArray:
+        """XGBoost's untransformed scores."""
+        return self._raw(X, output_margin=True)
+
+    def _raw(self, X: Any, *, output_margin: bool = False) -> AnyArray:
+        table, columns = as_table(X, "The table to predict")
+        names = self.feature_names
+        if columns and names and columns != names:
+            missing = [n for n in names if n not in columns]
+            if missing:
+                raise DataError(f"These columns are missing: {missing}. The model was trained with {names}.")
+            table, columns = as_table(X[names], "The table to predict")
+        if table.shape[1] != self.booster.num_features():
+            raise DataError(f"The table has {table.shape[1]} columns, the model {self.booster.num_features()}.")
+        matrix = xgb.DMatrix(table, feature_names=names)
+        scores: AnyArray = self.booster.predict(matrix, output_margin=output_margin)
+        return scores
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model; the ending .json or .ubj decides the format, as in XGBoost."""
+        target = Path(path)
+        if target.suffix not in (".ubj", ".json"):
+            raise FileError(f"A model's file must end in .ubj or .json, not {target.name!r}.")
+        write_whole(target, bytes(self.booster.save_raw(target.suffix[1:])))
+
+
+def load(path: str | os.PathLike[str]) -> Model:
+    """Open a model that `Model.save` wrote."""
+    source = Path(path)
+    if source.is_dir():
+        raise FileError(
+            f"{source} is a folder. Open a preparation with simfl.Preparation.load({str(path)!r}, parties)."
+        )
+    booster = xgb.Booster()
+    try:
+        booster.load_model(bytearray(source.read_bytes()))
+    except OSError as error:
+        raise FileError(f"The model {source} cannot be read: {error.strerror}.") from None
+    except (xgb.core.XGBoostError, ValueError):
+        raise FileError(f"{source} is not an XGBoost model.") from None
+    about = booster.attr(ATTRIBUTE)
+    if about is None:
+        raise FileError(f"{source} was not written by SimFL. Open it with xgboost.Booster().load_model.")
+    return Model(booster, msgspec.json.decode(about, type=_About))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write all or nothing: into a file beside the target, then rename."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+# --- from trees to a booster -----------------------------------------------------------------------------------------
+
+
+def build(
+    rounds: Sequence[Sequence[Tree]],
+    base_score: Doubles,
+    *,
+    objective: str,
+    n_features: int,
+    columns: list[str] | None,
+    about: dict[str, Any],
+) -> Model:
+    """A model of these trees."""
+    described = _About(**about)
+    booster = xgb.Booster()
+    booster.load_model(bytearray(json.dumps(_document(rounds, base_score, objective, n_features)).encode()))
+    booster.feature_names = columns
+    return Model(booster, described)
+
+
+def adopt(booster: xgb.Booster, classes: list[Any] | None, history: list[TreeRecord]) -> Model:
+    """A model of a booster that XGBoost trained by itself."""
+    return Model(booster, _About(classes=classes, history=history, traffic={}))
+
+
+def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, n_features: int) -> dict[str, Any]:
+    """XGBoost's own JSON of an empty model, with our trees put in."""
+    document: dict[str, Any] = _empty_model(objective, n_features, len(base_score))
+    learner = document["learner"]
+    scores = ",".join(repr(float(np.float32(s))) for s in base_score)
+    vector = learner["learner_model_param"]["base_score"].startswith("[")  # XGBoost 3.1 and later
+    learner["learner_model_param"]["base_score"] = f"[{scores}]" if vector else scores
+    model = learner["gradient_booster"]["model"]
+    trees = [tree for trees in rounds for tree in trees]
+    model["trees"] = [_xgboost_tree(tree, number, n_features) for number, tree in enumerate(trees)]
+    model["tree_info"] = [output for trees in rounds for output in range(len(trees))]
+    model["iteration_indptr"] = np.cumsum([0] + [len(trees) for trees in rounds]).tolist()
+    model["gbtree_model_param"]["num_trees"] = str(len(trees))
+    return document
+
+
+def _empty_model(objective: str, n_features: int, n_outputs: int) -> Any:
+    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1}
+    if n_outputs > 1:
+        params["num_class"] = n_outputs
+    rows = xgb.DMatrix(np.zeros((1, n_features), dtype=np.float32), label=np.zeros(1))
+    return json.loads(xgb.train(params, rows, num_boost_round=0).save_raw("json"))
+
+
+def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
+    n = len(tree.feature)
+    inner = tree.feature != LEAF
+    parents = np.full(n, _NO_PARENT)
+    parents[tree.left[inner]] = parents[tree.left[inner] + 1] = np.flatnonzero(inner)
+    # XGBoost's statistics of a node would tell how many rows reach it. In their place stands the number of leaves
+    # below: enough for XGBoost's SHAP values to be defined, and known from the structure alone.
+    leaves = np.where(inner, 0, 1)
+    for node in np.flatnonzero(inner)[::-1]:
+        leaves[node] = leaves[tree.left[node]] + leaves[tree.left[node] + 1]
+    return {
+        "id": number,
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(n_features),
+            "num_nodes": str(n),
+            "size_leaf_vector": "1",
+        },
+        "left_children": tree.left.tolist(),
+        "right_children": np.where(inner, tree.left + 1, LEAF).tolist(),
+        "parents": parents.tolist(),
+        "split_indices": np.where(inner, tree.feature, 0).tolist(),
+        "split_conditions": np.where(inner, tree.threshold, tree.value).astype(np.float64).tolist(),
+        "split_type": [0] * n,
+        "default_left": tree.default_left.astype(int).tolist(),
+        "categories": [],
+        "categories_nodes": [],
+        "categories_segments": [],
+        "categories_sizes": [],
+        "base_weights": [0.0] * n,
+        "loss_changes": [0.0] * n,
+        "sum_hessian": leaves.astype(np.float64).tolist(),
+    }

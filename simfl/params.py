@@ -1,0 +1,194 @@
+"""Every parameter, with its default, its range and its meaning: their one home.
+
+`simfl.train`, the estimators and the command line all read this page. `None` means "as the recipe says", or a value
+found from the data, as the description tells. Parameters that XGBoost has too carry XGBoost's names and meanings.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any, Final, Literal, get_type_hints
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from simfl.errors import ParameterError, UnknownParameterError
+
+Objective = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
+
+
+def _is(description: str, **limits: Any) -> Meta:
+    return Meta(description=description, **limits)
+
+
+class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Stage 1: what decides which rows of different parties resemble each other."""
+
+    recipe: Annotated[
+        Literal["default", "paper"],
+        _is("a set of parameters: our stronger one, or the paper's, for reproduction"),
+    ] = "default"
+    n_hashes: Annotated[
+        Annotated[int, Meta(ge=1, le=255)] | None,
+        _is("hash functions (the paper's L); None: min(40, features - 1 - known_features)"),
+    ] = None
+    bucket_width: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        _is("width of a hash bucket (the paper's r); None: the recipe's (half the root mean square row norm, or 4)"),
+    ] = None
+    hash_law: Annotated[
+        Literal["gaussian", "cauchy"],
+        _is("law of the hash directions: 2-stable (L2 distance) or 1-stable (L1)"),
+    ] = "gaussian"
+    scale: Annotated[
+        Literal["standard", "none"] | None,
+        _is("put the features on a common scale before hashing (global mean and deviation); None: the recipe's"),
+    ] = None
+    n_neighbors: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        _is("similar rows kept per row and other party; 0: none, so that parties only take turns (TFL)"),
+    ] = None
+    known_features: Annotated[
+        int,
+        _is(
+            "features that an attacker may already know of a row: n_hashes must be below features - known",
+            ge=0,
+        ),
+    ] = 0
+    allow_unsafe_hashes: Annotated[
+        bool, _is("accept n_hashes that break the condition L < d of the paper's Theorem 1")
+    ] = False
+    validation_fraction: Annotated[
+        float, _is("share of its rows that each party sets aside to watch the metric", ge=0, lt=1)
+    ] = 0.0
+    random_state: Annotated[
+        Annotated[int, Meta(ge=0)] | None, _is("seed of everything random; None: a new one each time")
+    ] = None
+    n_jobs: Annotated[int | None, _is("threads for all parties of this process together; None: all cores")] = None
+
+
+class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Stage 2: what decides how trees are grown from the gradients."""
+
+    recipe: Literal["default", "paper"] = "default"
+    objective: Annotated[Objective, _is("what is learned, in XGBoost's words")] = "binary:logistic"
+    n_trees: Annotated[int, _is("boosting rounds (a multiclass round grows one tree per class)", ge=1)] = 100
+    learning_rate: Annotated[float, _is("step size of every tree", gt=0)] = 0.1
+    max_depth: Annotated[int, _is("deepest level of a tree; 0: no limit", ge=0)] = 6
+    max_leaves: Annotated[int, _is("most leaves of a tree; 0: no limit", ge=0)] = 0
+    grow_policy: Annotated[
+        Literal["depthwise", "lossguide"], _is("split level by level, or where the loss falls most")
+    ] = "depthwise"
+    min_child_weight: Annotated[float, _is("least sum of hessians in a child", ge=0)] = 1.0
+    gamma: Annotated[float, _is("least gain of a split", ge=0)] = 0.0
+    reg_lambda: Annotated[float, _is("L2 penalty on leaf values", ge=0)] = 1.0
+    reg_alpha: Annotated[float, _is("L1 penalty on leaf values", ge=0)] = 0.0
+    max_delta_step: Annotated[float, _is("largest leaf value before shrinkage; 0: no limit", ge=0)] = 0.0
+    subsample: Annotated[float, _is("share of its rows the builder uses for a tree", gt=0, le=1)] = 1.0
+    colsample_bytree: Annotated[float, _is("share of the features used by a tree", gt=0, le=1)] = 1.0
+    colsample_bylevel: Annotated[float, _is("share of the features used by a level", gt=0, le=1)] = 1.0
+    colsample_bynode: Annotated[float, _is("share of the features used by a node", gt=0, le=1)] = 1.0
+    max_bin: Annotated[int, _is("bins per feature", ge=2)] = 256
+    base_score: Annotated[
+        float | None,
+        _is("start value, as a probability or a number; None: from the label mean of all parties"),
+    ] = None
+    leaf_values: Annotated[
+        Literal["global", "builder"] | None,
+        _is("from the exact sums of all parties, or from the builder's weighted gradients; None: the recipe's"),
+    ] = None
+    turns: Annotated[
+        Literal["round_robin", "proportional"],
+        _is("who builds the next tree: each in turn, or by number of rows"),
+    ] = "round_robin"
+    early_stopping_rounds: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _is("stop when the validation metric has not improved for so many trees"),
+    ] = None
+    random_state: Annotated[int, Meta(ge=0)] | None = None
+    n_jobs: int | None = None
+
+
+RECIPES: Final[dict[str, dict[str, Any]]] = {
+    "default": {"scale": "standard", "n_neighbors": 20, "leaf_values": "global"},
+    "paper": {"scale": "none", "n_neighbors": 1, "leaf_values": "builder", "bucket_width": 4.0},
+}
+
+PREPARE_NAMES: Final = PrepareParams.__struct_fields__
+TRAIN_NAMES: Final = TrainParams.__struct_fields__
+NAMES: Final = tuple(dict.fromkeys(PREPARE_NAMES + TRAIN_NAMES))
+
+
+def defaults() -> dict[str, Any]:
+    """Every parameter with its default."""
+    return {f.name: f.default for s in (PrepareParams, TrainParams) for f in msgspec.structs.fields(s)}
+
+
+def descriptions() -> dict[str, str]:
+    """Every parameter with its meaning, for help texts."""
+    found: dict[str, str] = {}
+    for struct in (PrepareParams, TrainParams):
+        for name, hint in get_type_hints(struct, include_extras=True).items():
+            for meta in getattr(hint, "__metadata__", ()):
+                if isinstance(meta, Meta) and meta.description:
+                    found.setdefault(name, meta.description)
+    return found
+
+
+def prepare_params(**given: Any) -> PrepareParams:
+    """The checked parameters of stage 1, with the recipe's own filled in."""
+    checked: PrepareParams = _checked(PrepareParams, given)
+    return checked
+
+
+def train_params(**given: Any) -> TrainParams:
+    """The checked parameters of stage 2, with the recipe's own filled in."""
+    checked: TrainParams = _checked(TrainParams, given)
+    return checked
+
+
+def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Sort the given parameters by stage; those of both stages go to both."""
+    refuse_unknown(given, NAMES)
+    return (
+        {k: v for k, v in given.items() if k in PREPARE_NAMES},
+        {k: v for k, v in given.items() if k in TRAIN_NAMES},
+    )
+
+
+def refuse_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Raise for a parameter that does not exist, and suggest the near one."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Known are: {', '.join(sorted(known))}."
+            raise UnknownParameterError(f"There is no parameter {name!r} here.{hint}")
+
+
+def _checked(struct: Any, given: dict[str, Any]) -> Any:
+    refuse_unknown(given, struct.__struct_fields__)
+    values = {name: _plain(value) for name, value in given.items()}
+    for name, value in values.items():
+        try:
+            msgspec.convert({name: value}, struct)
+        except msgspec.ValidationError as error:
+            raise ParameterError(f"{name}={value!r} is not possible: {_reason(error)}.") from None
+    params = msgspec.convert(values, struct)
+    recipe = {k: v for k, v in RECIPES[params.recipe].items() if getattr(params, k, 0) is None}
+    return msgspec.structs.replace(params, **recipe)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, as grids and frames hand them out, become Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        draw = value.randint if isinstance(value, np.random.RandomState) else value.integers
+        return int(draw(2**31 - 1))
+    return value
+
+
+def _reason(error: msgspec.ValidationError) -> str:
+    text = str(error).split(" - at ")[0].replace("`", "")
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,450 @@
+"""A party: the only home of its rows and labels. It answers the hub's messages and sends nothing else.
+
+`Party.handle` takes a message of `messages.py` and returns one. What a reply contains is what leaves the house.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import xgboost as xgb
+from scipy import sparse
+
+from simfl import messages as msg
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
+from simfl.data import as_labels, as_table, as_weights, class_numbers, plain_classes
+from simfl.errors import DataError, FileError, ProtocolError
+from simfl.params import TrainParams
+from simfl.preprocessing.lsh import HashFamily, hash_rows
+from simfl.preprocessing.scaling import Scale, moments
+from simfl.preprocessing.similarity import most_similar
+from simfl.preprocessing.tables import bucket_numbers, smallest_type
+from simfl.privacy.sums import to_leaf_ints, to_row_ints
+from simfl.training import trees
+from simfl.training.gradients import draw_similar, most_uses, sum_onto
+from simfl.training.losses import LOSSES, Loss
+from simfl.training.trees import Tree
+
+MOST_CLASSES = 1000
+
+
+@dataclass
+class Rows:
+    """Labelled rows: those trained on, or those set aside for validation."""
+
+    X: Table
+    y: AnyArray
+    weight: Floats | None
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights."""
+        return float(len(self.y)) if self.weight is None else float(self.weight.sum(dtype=np.float64))
+
+    def part(self, rows: AnyArray) -> Rows:
+        """Some of the rows."""
+        return Rows(self.X[rows], self.y[rows], None if self.weight is None else self.weight[rows])
+
+
+@dataclass
+class Watched:
+    """Rows under training: their labels as numbers, their margins, the leaf that each fell into last."""
+
+    rows: Rows
+    y: Floats
+    margin: Floats
+    leaves: list[Ints] = field(default_factory=list)
+
+    def fall(self, grown: list[Tree]) -> None:
+        """Find every row's leaf in each tree."""
+        self.leaves = [trees.leaf_numbers(tree, self.rows.X) for tree in grown]
+
+    def add(self, values: list[AnyArray]) -> None:
+        """Add the leaf values to the margins."""
+        for output, (leaf, value) in enumerate(zip(self.leaves, values, strict=True)):
+            self.margin[:, output] += value[leaf]
+
+
+@dataclass
+class Run:
+    """The state of one training."""
+
+    params: TrainParams
+    seed: int
+    loss: Loss
+    train: Watched
+    validation: Watched | None
+    seen: list[Tree] = field(default_factory=list)
+    g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    h: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+    @property
+    def watched(self) -> list[Watched]:
+        """All rows that follow the model."""
+        return [self.train] + ([self.validation] if self.validation else [])
+
+
+class Party:
+    """One organisation with its table.
+
+    Parameters
+    ----------
+    name : how the others call it
+    X : rows by features: NumPy, pandas or scipy.sparse. NaN (and what a sparse table does not store) is missing.
+    y : one label per row
+    sample_weight : one weight per row, optional
+    validation : (X, y) or (X, y, sample_weight), rows that are not trained on but watched, optional
+    columns : names of the features, where the table has none
+    """
+
+    def __init__(
+        self,
+        name: str,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        validation: Any = None,
+        columns: list[str] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise DataError(f"A party's name must be a text that is not empty, not {name!r}.")
+        self.name = name
+        self.n_jobs = os.cpu_count() or 1
+        self.rows, named = self._read(X, y, sample_weight)
+        self.columns = self._check_columns(columns, named)
+        self.validation = self._read_validation(validation)
+        self._own: Rows = self.rows
+        self._held_out: Rows | None = self.validation
+        self._hashes: Ints | None = None
+        self._order: list[str] = [name]
+        self._similar: dict[str, Ints] = {}
+        self._n_rows: dict[str, int] = {}
+        self._bins: dict[int, xgb.QuantileDMatrix] = {}
+        self._run: Run | None = None
+
+    def __repr__(self) -> str:
+        return f"Party({self.name!r}, {self.rows.X.shape[0]} rows, {self.rows.X.shape[1]} features)"
+
+    def __str__(self) -> str:
+        return f"Party {self.name!r}"
+
+    def _read(self, X: Any, y: Any, weight: Any) -> tuple[Rows, list[str] | None]:
+        table, columns = as_table(X, str(self))
+        n = table.shape[0]
+        return Rows(table, as_labels(y, n, str(self)), as_weights(weight, n, str(self))), columns
+
+    def _check_columns(self, given: list[str] | None, named: list[str] | None) -> list[str] | None:
+        if given is not None and len(given) != self.rows.X.shape[1]:
+            raise DataError(f"{self} has {self.rows.X.shape[1]} features but {len(given)} names for them.")
+        return named if given is None else [str(name) for name in given]
+
+    def _read_validation(self, validation: Any) -> Rows | None:
+        if validation is None:
+            return None
+        X, y, weight = (*validation, None)[:3]
+        rows, columns = self._read(X, y, weight)
+        if (columns and columns != self.columns) or rows.X.shape[1] != self.rows.X.shape[1]:
+            raise DataError(f"{self} has other columns in its validation rows than in its own rows.")
+        return rows
+
+    def fresh(self) -> Party:
+        """The same table with no memory of any preparation or training."""
+        other = copy.copy(self)
+        other._hashes, other._order, other._similar, other._n_rows, other._run = (
+            None,
+            [self.name],
+            {},
+            {},
+            None,
+        )
+        other._own, other._held_out, other._bins = self.rows, self.validation, {}
+        return other
+
+    # --- the door ----------------------------------------------------------------------------------------------------
+
+    def handle(self, message: msg.Request) -> msg.Reply:
+        """Answer a message of the hub."""
+        answer = self._answers.get(type(message))
+        if answer is None:
+            raise ProtocolError(f"{self} cannot answer {type(message).__name__}.")
+        reply: msg.Reply = answer(self, message)
+        return reply
+
+    # --- stage 1 -----------------------------------------------------------------------------------------------------
+
+    def _describe(self, message: msg.Describe) -> msg.Description:
+        if message.version != msg.VERSION:
+            raise ProtocolError(
+                f"{self} speaks version {msg.VERSION} of the protocol, the hub {message.version}. "
+                "Install the same version of simfl everywhere."
+            )
+        self._set_aside(message.validation_fraction, message.seed)
+        return msg.Description(
+            version=msg.VERSION,
+            n_rows=len(self._own.y),
+            n_validation_rows=len(self._held_out.y) if self._held_out else 0,
+            n_features=self.rows.X.shape[1],
+            columns=self.columns,
+        )
+
+    def _set_aside(self, fraction: float, seed: int) -> None:
+        self._own, self._held_out = self.rows, self.validation
+        n = len(self.rows.y)
+        n_aside = min(round(fraction * n), n - 1)  # one row at least is trained on
+        if self.validation is None and n_aside > 0:
+            order = np.random.default_rng([seed, 3, *self.name.encode()]).permutation(n)
+            self._held_out = self.rows.part(np.sort(order[:n_aside]))
+            self._own = self.rows.part(np.sort(order[n_aside:]))
+
+    def _measure(self, message: msg.Measure) -> msg.FeatureMoments:
+        found = moments(self._own.X)
+        return msg.FeatureMoments(
+            counts=msg.pack(found.counts), sums=msg.pack(found.sums), squares=msg.pack(found.squares)
+        )
+
+    def _hash(self, message: msg.Hash) -> msg.Hashes:
+        d = self.rows.X.shape[1]
+        scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
+        family = HashFamily.draw(message.seed, message.n_hashes, d, message.bucket_width, message.law)
+        self._hashes = hash_rows(self._own.X, family, scale)
+        lowest = self._hashes.min(axis=0)
+        above = self._hashes.astype(np.int64) - lowest
+        return msg.Hashes(lowest=msg.pack(lowest), values=msg.pack(above.astype(smallest_type(int(above.max()) + 1))))
+
+    def _match(self, message: msg.Match) -> msg.Matched:
+        if self._hashes is None:
+            raise ProtocolError(f"{self} was asked to match its rows before it had hashed them.")
+        values = [msg.unpack(v, "i4", (None,)) for v in message.bucket_values]
+        own = bucket_numbers(self._hashes, values)
+        self._order, equal = message.parties, {}
+        for other, array in message.tables.items():
+            codes = msg.unpack(array, array.dtype, (None, own.shape[1]))
+            seed = _seed(message.seed, 4, message.parties.index(self.name), message.parties.index(other))
+            rows, counts = most_similar(own, codes, k=message.n_neighbors, seed=seed, n_jobs=self.n_jobs)
+            self._similar[other], self._n_rows[other] = rows, len(codes)
+            equal[other] = float(counts[:, 0].mean())
+        self._hashes = None
+        return msg.Matched(equal_hashes=equal)
+
+    def keep(self, path: Path) -> None:
+        """Write what stage 1 found, for later trainings. Holds row ids, no rows."""
+        arrays: dict[str, AnyArray] = {
+            f"similar_{i}": self._similar[o] for i, o in enumerate(self._order) if o in self._similar
+        }
+        sizes = np.array([self._n_rows.get(o, 0) for o in self._order])
+        arrays |= {"order": np.array(self._order), "n_rows": sizes, "fingerprint": np.array(self.fingerprint())}
+        np.savez(path, allow_pickle=False, **arrays)
+
+    def recall(self, path: Path, validation_fraction: float, seed: int) -> None:
+        """Read back what `keep` wrote; refuse it if the table has changed since."""
+        self._set_aside(validation_fraction, seed)
+        with np.load(path, allow_pickle=False) as kept:
+            if str(kept["fingerprint"]) != self.fingerprint():
+                raise FileError(
+                    f"The table of party {self.name!r} is not the one that {path} was prepared from. "
+                    "Run simfl.prepare again."
+                )
+            self._order = kept["order"].tolist()
+            self._n_rows = dict(zip(self._order, kept["n_rows"].tolist(), strict=True))
+            self._similar = {o: kept[f"similar_{i}"] for i, o in enumerate(self._order) if f"similar_{i}" in kept}
+
+    def fingerprint(self) -> str:
+        """A digest of the rows that stage 1 depends on."""
+        X = self._own.X
+        digest = hashlib.blake2b(repr((X.shape, self.columns)).encode(), digest_size=16)
+        for part in (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,):
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
+    # --- stage 2 -----------------------------------------------------------------------------------------------------
+
+    def _describe_labels(self, message: msg.DescribeLabels) -> msg.LabelSummary:
+        y, weight = self._own.y, self._own.weight
+        if LOSSES[message.objective].classifies:
+            return self._describe_classes(y, weight)
+        numbers = self._as_numbers(y)
+        total = float(numbers.sum()) if weight is None else float(numbers @ weight.astype(np.float64))
+        return msg.LabelSummary(classes=None, sums=[total], weight=self._own.total_weight)
+
+    def _describe_classes(self, y: AnyArray, weight: Floats | None) -> msg.LabelSummary:
+        classes = plain_classes(y if self._held_out is None else np.concatenate([y, self._held_out.y]))
+        if len(classes) > MOST_CLASSES or any(isinstance(c, float) for c in classes):
+            raise DataError(
+                f"{self} has labels that look like numbers, not classes ({classes[0]}, {classes[1]}, "
+                "...). Use objective='reg:squarederror'."
+            )
+        numbers = class_numbers(y, classes, str(self)).astype(np.int64)
+        sums = np.bincount(numbers, weights=weight, minlength=len(classes))
+        return msg.LabelSummary(classes=classes, sums=sums.tolist(), weight=self._own.total_weight)
+
+    def _as_numbers(self, y: AnyArray) -> Doubles:
+        try:
+            numbers = np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"{self} has labels that are not numbers. "
+                "Use objective='binary:logistic' or 'multi:softprob' for classes."
+            ) from None
+        if not np.isfinite(numbers).all():
+            raise DataError(f"{self} has infinite labels. Drop these rows.")
+        return numbers
+
+    def _start(self, message: msg.Start) -> msg.Started:
+        loss = LOSSES[message.params.objective]
+        train = self._watch(self._own, message)
+        held_out = self._watch(self._held_out, message) if self._held_out else None
+        self._run = Run(message.params, message.seed, loss, train, held_out)
+        g, h = loss.bounds(train.margin, train.y)
+        heaviest = 1.0 if self._own.weight is None else float(self._own.weight.max())
+        uses = max((most_uses(s, self._n_rows[o]) for o, s in self._similar.items()), default=0)
+        total = self._own.total_weight
+        return msg.Started(
+            row_gradient=g * heaviest * uses,
+            row_hessian=h * heaviest * uses,
+            leaf_gradient=g * total,
+            leaf_hessian=h * total,
+        )
+
+    def _watch(self, rows: Rows, message: msg.Start) -> Watched:
+        if message.classes is not None:
+            y = class_numbers(rows.y, message.classes, str(self))
+        else:
+            y = self._as_numbers(rows.y).astype(np.float32)
+        return Watched(rows, y, np.tile(np.array(message.base_margin, dtype=np.float32), (len(y), 1)))
+
+    def _running(self) -> Run:
+        if self._run is None:
+            raise ProtocolError(f"{self} was asked to train before a training began.")
+        return self._run
+
+    def _adopt(self, run: Run, previous: list[msg.AdoptedTree]) -> None:
+        """Add the previous trees to the margins, then the gradients are those of the new model."""
+        if previous:
+            structures = [p.structure for p in previous]
+            if all(s is not None for s in structures):
+                self._see(run, [s for s in structures if s is not None])
+            if len(run.seen) != len(previous):
+                raise ProtocolError(f"{self} was given leaf values for trees that it has not seen.")
+            values = [msg.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, run.seen, strict=True)]
+            for watched in run.watched:
+                watched.add(values)
+            run.seen = []
+        if previous or not run.g.size:
+            run.g, run.h = run.loss.gradients(run.train.margin, run.train.y, self._own.weight)
+
+    def _see(self, run: Run, structures: list[msg.TreeStructure]) -> None:
+        run.seen = [msg.tree_from_message(s, self.rows.X.shape[1]) for s in structures]
+        for watched in run.watched:
+            watched.fall(run.seen)
+
+    def _scores(self, run: Run) -> msg.Scores:
+        def sums(w: Watched | None) -> dict[str, float]:
+            return run.loss.metric_sums(w.margin, w.y, w.rows.weight) if w else {}
+
+        return msg.Scores(
+            train=sums(run.train),
+            train_weight=self._own.total_weight,
+            validation=sums(run.validation),
+            validation_weight=run.validation.rows.total_weight if run.validation else 0.0,
+        )
+
+    def _sum_onto_rows(self, message: msg.SumOntoRows) -> msg.RowSums:
+        run = self._running()
+        self._adopt(run, message.previous)
+        g = h = None
+        if message.builder in self._similar:
+            seed = [run.seed, 5, message.round, self._order.index(self.name)]
+            similar, n = draw_similar(self._similar[message.builder], seed), self._n_rows[message.builder]
+            g, h = (
+                msg.pack(to_row_ints(_per_output(lambda v: sum_onto(similar, v, n), values), exponent))
+                for values, exponent in zip((run.g, run.h), message.exponents, strict=True)
+            )
+        return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run))
+
+    def _grow(self, message: msg.Grow) -> msg.Grown:
+        run = self._running()
+        self._adopt(run, message.previous)
+        g = self._weighted(run.g, message.gradients, message.exponents[0])
+        h = self._weighted(run.h, message.hessians, message.exponents[1])
+        grown = [
+            trees.grow(
+                self._binned(run.params.max_bin),
+                np.ascontiguousarray(g[:, output]),
+                np.ascontiguousarray(h[:, output]),
+                run.params,
+                seed=_seed(run.seed, 6, message.round, output),
+                threads=trees.threads_for(self._own.X, self.n_jobs),
+            )
+            for output in range(g.shape[1])
+        ]
+        values = [msg.pack(t.value[t.leaves]) for t in grown] if run.params.leaf_values == "builder" else None
+        structures = [msg.tree_to_message(t) for t in grown]
+        return msg.Grown(round=message.round, trees=structures, values=values, scores=self._scores(run))
+
+    def _weighted(self, own: Floats, others: msg.Array | None, exponent: int) -> Floats:
+        """The paper's weighted gradients: one's own plus the sums of the others, on one grid.
+
+        On a grid sums are exact, so that the tree does not depend on the number of threads.
+        """
+        if others is None:
+            return own
+        sums = msg.unpack(others, "i4", own.shape)
+        on_grid = np.rint(np.ldexp(own.astype(np.float64), -exponent)) + sums
+        weighted: Floats = np.ldexp(on_grid, exponent).astype(np.float32)
+        return weighted
+
+    def _binned(self, max_bin: int) -> xgb.QuantileDMatrix:
+        if max_bin not in self._bins:
+            rows = self._own
+            self._bins[max_bin] = xgb.QuantileDMatrix(
+                rows.X, weight=rows.weight, max_bin=max_bin, nthread=trees.threads_for(rows.X, self.n_jobs)
+            )
+        return self._bins[max_bin]
+
+    def _sum_per_leaf(self, message: msg.SumPerLeaf) -> msg.LeafSums:
+        run = self._running()
+        self._see(run, message.trees)
+        sums = [
+            [
+                msg.pack(to_leaf_ints(sum_onto(leaf, values[:, output], tree.n_leaves), exponent))
+                for output, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True))
+            ]
+            for values, exponent in zip((run.g, run.h), message.exponents, strict=True)
+        ]
+        return msg.LeafSums(round=message.round, gradients=sums[0], hessians=sums[1])
+
+    def _finish(self, message: msg.Finish) -> msg.Finished:
+        run = self._running()
+        self._adopt(run, message.previous)
+        scores = self._scores(run)
+        self._run = None
+        return msg.Finished(scores=scores)
+
+    _answers: ClassVar[dict[type, Callable[..., Any]]] = {
+        msg.Describe: _describe,
+        msg.Measure: _measure,
+        msg.Hash: _hash,
+        msg.Match: _match,
+        msg.DescribeLabels: _describe_labels,
+        msg.Start: _start,
+        msg.SumOntoRows: _sum_onto_rows,
+        msg.Grow: _grow,
+        msg.SumPerLeaf: _sum_per_leaf,
+        msg.Finish: _finish,
+    }
+
+
+def _per_output(function: Any, values: Floats) -> Doubles:
+    return np.stack([function(values[:, output]) for output in range(values.shape[1])], axis=1)
+
+
+def _seed(*parts: int) -> int:
+    """One seed from several numbers."""
+    return int(np.random.SeedSequence(list(parts)).generate_state(1)[0]) >> 1

@@ -1,0 +1,86 @@
+"""A common scale for the features, from sums that every party can give without showing a row.
+
+Hashing measures distance, so a column in grams must not outweigh one in kilograms. Not in the paper, which hashes
+the features as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from simfl.arrays import Doubles, Table
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per feature: how many values there are, their sum and the sum of their squares. Missing values do not count."""
+
+    counts: Doubles
+    sums: Doubles
+    squares: Doubles
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Subtract `mean`, divide by `deviation`; `norm` is the root mean square length of a row after that."""
+
+    mean: Doubles
+    deviation: Doubles
+    norm: float
+
+    @classmethod
+    def none(cls, n_features: int) -> Scale:
+        """Features as they are."""
+        return cls(np.zeros(n_features), np.ones(n_features), math.nan)
+
+
+def moments(X: Table) -> Moments:
+    """The moments of one party's rows. An absent entry of a sparse table counts as zero here."""
+    if sparse.issparse(X):
+        return _sparse_moments(X)
+    counts = np.empty(X.shape[1])
+    sums, squares = np.empty(X.shape[1]), np.empty(X.shape[1])
+    for j in range(X.shape[1]):  # column by column: no copy of the table in double precision
+        column = X[:, j].astype(np.float64)
+        column = column[~np.isnan(column)]
+        counts[j], sums[j], squares[j] = len(column), column.sum(), column @ column
+    return Moments(counts, sums, squares)
+
+
+def _sparse_moments(X: Any) -> Moments:
+    values = X.data.astype(np.float64)
+    known = ~np.isnan(values)
+    columns, values, d = X.indices[known], values[known], X.shape[1]
+    missing = np.bincount(X.indices[~known], minlength=d)
+    return Moments(
+        (X.shape[0] - missing).astype(np.float64),
+        np.bincount(columns, weights=values, minlength=d).astype(np.float64),
+        np.bincount(columns, weights=values * values, minlength=d).astype(np.float64),
+    )
+
+
+def common_scale(parties: Sequence[Moments], n_rows: int) -> Scale:
+    """Global mean and deviation from the moments of all parties; a constant column keeps its unit.
+
+    >>> one = Moments(np.array([2.0]), np.array([2.0]), np.array([4.0]))    # the values 0 and 2
+    >>> common_scale([one, one], n_rows=4)
+    Scale(mean=array([1.]), deviation=array([1.]), norm=1.0)
+    """
+    counts = np.maximum(exact_sum([m.counts for m in parties]), 1.0)
+    mean = exact_sum([m.sums for m in parties]) / counts
+    second = exact_sum([m.squares for m in parties]) / counts
+    variance = second - mean * mean
+    varies = variance > 1e-12 * np.maximum(second, 1e-300)
+    deviation = np.where(varies, np.sqrt(np.where(varies, variance, 1.0)), 1.0)
+    return Scale(mean, deviation, math.sqrt(float((varies * counts).sum()) / n_rows))
+
+
+def exact_sum(vectors: Sequence[Doubles]) -> Doubles:
+    """The correctly rounded sum, so that the order of the parties changes no bit."""
+    return np.array([math.fsum(column) for column in zip(*(v.tolist() for v in vectors), strict=True)])

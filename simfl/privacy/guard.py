@@ -1,0 +1,32 @@
+"""The paper's condition on the number of hashes (Theorem 1).
+
+L hash values are L conditions on the d unknown values of a row. While L < d, infinitely many rows fit them. Who
+knows k values of a row already has only d - k unknowns, so L must then be below d - k. The condition is necessary,
+not sufficient: rows that fit may all lie close to the true one.
+"""
+
+from simfl.errors import PrivacyError
+
+MOST_HASHES = 40  # the paper's own choice is min(40, d - 1)
+
+
+def default_hashes(n_features: int, known_features: int = 0) -> int:
+    """The paper's number of hashes for so many features.
+
+    >>> default_hashes(123), default_hashes(8), default_hashes(8, known_features=2)
+    (40, 7, 5)
+    """
+    return min(MOST_HASHES, n_features - known_features - 1)
+
+
+def check_hashes(n_hashes: int, n_features: int, known_features: int = 0, *, allow_unsafe: bool = False) -> None:
+    """Refuse so many hashes that a row could be solved for, unless the caller insists."""
+    most = n_features - known_features - 1
+    if n_hashes <= most or allow_unsafe:
+        return
+    known = f" of which an attacker may know {known_features}" if known_features else ""
+    step = f"Use n_hashes={most} or fewer" if most >= 1 else "Use n_neighbors=0 (no hashing at all)"
+    raise PrivacyError(
+        f"n_hashes={n_hashes} with {n_features} features{known} breaks the paper's condition L < d: the hash values "
+        f"could be solved for the row. {step}, or accept it with allow_unsafe_hashes=True."
+    )

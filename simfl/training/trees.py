@@ -1,0 +1,210 @@
+"""Trees: grown by XGBoost, walked by every party, valued and pruned with the sums of all parties.
+
+A tree is kept as plain arrays in breadth-first order. XGBoost's own statistics of a node (`sum_hessian`,
+`base_weights`, `loss_changes`) tell how many rows of the builder reach it: they never enter a `Tree`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import xgboost as xgb
+from numba import njit
+from scipy import sparse
+
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Mask, Table
+from simfl.params import TrainParams
+
+LEAF = -1
+CELLS_PER_THREAD = 250_000  # below that, XGBoost's threads wait for each other longer than they work
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Nodes in breadth-first order. `feature` is LEAF at a leaf; `value` counts only there."""
+
+    feature: Ints
+    threshold: Floats
+    default_left: Mask
+    left: Ints  # the right child is the next node
+    value: Floats
+
+    @property
+    def n_leaves(self) -> int:
+        """How many leaves there are."""
+        return int((self.feature == LEAF).sum())
+
+    @property
+    def leaves(self) -> AnyArray:
+        """The nodes that are leaves."""
+        return np.flatnonzero(self.feature == LEAF)
+
+    @property
+    def depth(self) -> int:
+        """The number of splits on the longest way down."""
+        level = np.zeros(len(self.feature), dtype=np.int32)
+        for node in np.flatnonzero(self.feature != LEAF):
+            level[self.left[node] : self.left[node] + 2] = level[node] + 1
+        return int(level.max())
+
+    def with_leaf_values(self, values: AnyArray) -> Tree:
+        """The same structure with other leaf values."""
+        value = np.zeros(len(self.feature), dtype=np.float32)
+        value[self.leaves] = values
+        return replace(self, value=value)
+
+
+def children(feature: Ints) -> Ints:
+    """Where the children of every node stand: in breadth-first order that follows from which nodes are leaves.
+
+    >>> children(np.array([5, 3, -1, -1, -1], dtype=np.int32))
+    array([ 1,  3, -1, -1, -1], dtype=int32)
+    """
+    inner = feature != LEAF
+    return np.where(inner, 2 * np.cumsum(inner) - 1, LEAF).astype(np.int32)
+
+
+# --- growing ---------------------------------------------------------------------------------------------------------
+
+
+def grow(rows: xgb.QuantileDMatrix, g: Floats, h: Floats, params: TrainParams, seed: int, threads: int) -> Tree:
+    """One tree from XGBoost for the given gradients."""
+    booster = xgb.Booster(xgboost_params(params, seed, threads), [rows])
+    booster.boost(rows, 0, grad=g, hess=h)
+    return from_booster(booster)
+
+
+def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
+    """Our parameters as XGBoost takes them."""
+    names = (
+        "learning_rate max_depth max_leaves grow_policy min_child_weight gamma reg_lambda reg_alpha max_delta_step "
+        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin"
+    )
+    # The objective plays no part in growing; base_score must be zero on the margin scale.
+    fixed = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
+    return {name: getattr(params, name) for name in names.split()} | fixed | {"seed": seed, "nthread": threads}
+
+
+def threads_for(X: Table, most: int) -> int:
+    """How many threads are worth their while for a table of this size."""
+    cells = X.nnz if sparse.issparse(X) else X.size
+    return max(1, min(int(cells) // CELLS_PER_THREAD, most))
+
+
+class _SavedTree(msgspec.Struct):
+    """What is read of a tree as XGBoost saves it: structure and leaf values, no statistics."""
+
+    left_children: list[int]
+    right_children: list[int]
+    split_indices: list[int]
+    split_conditions: list[float]
+    default_left: list[int]
+
+
+class _Trees(msgspec.Struct):
+    trees: list[_SavedTree]
+
+
+class _GradientBooster(msgspec.Struct):
+    model: _Trees
+
+
+class _Learner(msgspec.Struct):
+    gradient_booster: _GradientBooster
+
+
+class _Saved(msgspec.Struct):
+    learner: _Learner
+
+
+_decoder = msgspec.json.Decoder(_Saved)
+
+
+def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
+    """A tree of a booster, in breadth-first order and without its statistics."""
+    saved = _decoder.decode(bytes(booster.save_raw("json"))).learner.gradient_booster.model.trees[number]
+    order = [0]
+    for node in order:  # the list grows while it is read: breadth first
+        if saved.left_children[node] >= 0:
+            order += [saved.left_children[node], saved.right_children[node]]
+    left = np.array(saved.left_children)[order]
+    inner = left >= 0
+    feature = np.where(inner, np.array(saved.split_indices)[order], LEAF).astype(np.int32)
+    conditions = np.array(saved.split_conditions, dtype=np.float32)[order]
+    return Tree(
+        feature=feature,
+        threshold=np.where(inner, conditions, np.float32(0)),
+        default_left=np.array(saved.default_left, dtype=bool)[order] & inner,
+        left=children(feature),
+        value=np.where(inner, np.float32(0), conditions),
+    )
+
+
+# --- walking ---------------------------------------------------------------------------------------------------------
+
+
+def leaf_numbers(tree: Tree, X: Table) -> Ints:
+    """The leaf that each row falls into, counted among the leaves from 0.
+
+    Walks the raw values: a tree from another party has thresholds that are not among one's own quantile cuts, so
+    binned rows would take wrong turns. A missing value goes the default way, as in XGBoost.
+    """
+    number = np.where(tree.feature == LEAF, np.cumsum(tree.feature == LEAF) - 1, 0).astype(np.int32)
+    out = np.empty(X.shape[0], dtype=np.int32)
+    arrays = (tree.feature, tree.threshold, tree.default_left, tree.left, number, out)
+    if sparse.issparse(X):
+        _walk_sparse(X.data, X.indices, X.indptr, *arrays)
+    else:
+        _walk_dense(X, *arrays)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _walk_dense(X, feature, threshold, default_left, left, number, out):  # type: ignore[no-untyped-def]
+    for i in range(X.shape[0]):
+        node = 0
+        while feature[node] >= 0:
+            x = X[i, feature[node]]
+            goes_left = default_left[node] if np.isnan(x) else x < threshold[node]
+            node = left[node] if goes_left else left[node] + 1
+        out[i] = number[node]
+
+
+@njit(nogil=True, cache=True)
+def _walk_sparse(data, indices, indptr, feature, threshold, default_left, left, number, out):  # type: ignore[no-untyped-def]
+    for i in range(len(indptr) - 1):
+        node = 0
+        while feature[node] >= 0:
+            x = np.float32(np.nan)  # an entry that is not stored is missing
+            low, high = indptr[i], indptr[i + 1]
+            while low < high:
+                middle = (low + high) // 2
+                if indices[middle] < feature[node]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < indptr[i + 1] and indices[low] == feature[node]:
+                x = data[low]
+            goes_left = default_left[node] if np.isnan(x) else x < threshold[node]
+            node = left[node] if goes_left else left[node] + 1
+        out[i] = number[node]
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def weight(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
+    """XGBoost's best value of a node with these sums, before shrinkage."""
+    shrunk = np.sign(G) * np.maximum(np.abs(G) - params.reg_alpha, 0.0)
+    below = H + params.reg_lambda
+    value = np.where((H > 0) & (below > 0), -shrunk / np.where(below > 0, below, 1.0), 0.0)
+    limit = params.max_delta_step
+    return np.clip(value, -limit, limit) if limit else value
+
+
+def valued(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> Tree:
+    """The tree with the leaf values that the sums over all parties ask for."""
+    return tree.with_leaf_values(params.learning_rate * weight(G, H, params))

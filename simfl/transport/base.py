@@ -1,0 +1,61 @@
+"""A transport carries messages: one method to ask a party, one to ask several at once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Protocol
+
+from simfl.messages import Reply, Request
+
+
+class Traffic:
+    """Bytes per party and kind of message, as they were really sent."""
+
+    def __init__(self) -> None:
+        self.received: dict[str, Counter[str]] = defaultdict(Counter)  # what reached a party
+        self.sent: dict[str, Counter[str]] = defaultdict(Counter)  # what left a party
+
+    def count(self, party: str, request: Request, n_in: int, reply: Reply, n_out: int) -> None:
+        """Count one question and its answer."""
+        self.received[party][type(request).__name__] += n_in
+        self.sent[party][type(reply).__name__] += n_out
+
+    @property
+    def total(self) -> int:
+        """All bytes, both ways."""
+        return sum(c.total() for way in (self.received, self.sent) for c in way.values())
+
+    def since(self, earlier: Traffic | None) -> dict[str, dict[str, dict[str, int]]]:
+        """Bytes per party, way and kind of message, less what an earlier copy had counted."""
+        return {
+            party: {
+                way: dict(counted[party] - (before[party] if before else Counter()))
+                for way, counted, before in (
+                    ("received", self.received, earlier.received if earlier else None),
+                    ("sent", self.sent, earlier.sent if earlier else None),
+                )
+            }
+            for party in self.received
+        }
+
+    def copy(self) -> Traffic:
+        """A copy that stays as it is."""
+        other = Traffic()
+        for mine, theirs in ((self.received, other.received), (self.sent, other.sent)):
+            for party, counter in mine.items():
+                theirs[party] = counter.copy()
+        return other
+
+
+class Transport(Protocol):
+    """What the hub needs: the names of the parties, the traffic so far, and a way to ask."""
+
+    parties: list[str]
+    traffic: Traffic
+
+    def ask(self, party: str, message: Request) -> Reply:
+        """Ask one party and wait for its reply."""
+
+    def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
+        """Ask several parties at once. The replies stand in the order of the questions, however they come in."""

@@ -1,0 +1,68 @@
+"""All parties in this process.
+
+Messages are encoded and decoded as on a wire: what is not in a message cannot pass, and the bytes are counted as they
+are. The parties share the threads: those asked at once get a part each, one that is asked alone gets all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, Protocol, TypeVar
+
+from simfl.messages import Reply, Request, decode, encode
+from simfl.transport.base import Traffic
+
+
+class Handler(Protocol):
+    """A party, as far as a transport knows it."""
+
+    name: str
+    n_jobs: int
+
+    def handle(self, message: Request) -> Reply:
+        """Answer a message."""
+
+
+H = TypeVar("H", bound=Handler)
+
+
+class LocalTransport(Generic[H]):
+    """Carries messages to parties in the same process."""
+
+    def __init__(self, parties: Sequence[H], n_jobs: int | None = None) -> None:
+        self.parties = [party.name for party in parties]
+        self.handlers = {party.name: party for party in parties}
+        self.traffic = Traffic()
+        self.n_jobs = n_jobs if n_jobs and n_jobs > 0 else os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self.n_jobs, thread_name_prefix="simfl-party")
+        self._lock = threading.Lock()
+
+    def ask(self, party: str, message: Request) -> Reply:
+        """Ask one party; it has all threads."""
+        return self._carry(party, message, encode(message), self.n_jobs)
+
+    def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
+        """Ask several parties at once; the threads are shared between them."""
+        if len(messages) <= 1:
+            return {party: self.ask(party, message) for party, message in messages.items()}
+        threads = max(self.n_jobs // len(messages), 1)
+        # A message that goes to everybody is encoded once.
+        encoded = {id(message): encode(message) for message in messages.values()}
+        asked = {
+            party: self._pool.submit(self._carry, party, message, encoded[id(message)], threads)
+            for party, message in messages.items()
+        }
+        return {party: future.result() for party, future in asked.items()}
+
+    def _carry(self, party: str, message: Request, data: bytes, threads: int) -> Reply:
+        handler = self.handlers[party]
+        handler.n_jobs = threads
+        request: Request = decode(data)  # type: ignore[assignment]
+        answer = encode(handler.handle(request))
+        reply: Reply = decode(answer)  # type: ignore[assignment]
+        with self._lock:
+            self.traffic.count(party, message, len(data), reply, len(answer))
+        return reply
