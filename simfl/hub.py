@@ -26,6 +26,7 @@ from simfl.preprocessing.tables import merge_tables
 from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.training.losses import LOSSES
+from simfl.training.pruning import prune
 from simfl.training.schedule import TURNS
 from simfl.training.trees import Tree, valued
 from simfl.transport.base import Transport
@@ -128,9 +129,8 @@ def _find_similar_rows(
         for party, reply in _ask_all(transport, question, msg.Hashes).items()
     }
     # Step 3: the global tables go to everybody, and every party finds its similar rows.
-    matched = transport.ask_all(dict(_match_questions(hashes, params, seed)))
-    replies = {party: msg.expect(msg.Matched, reply, party) for party, reply in matched.items()}
-    equal = {party: reply.equal_hashes for party, reply in replies.items()}
+    matched = _ask_each(transport, dict(_match_questions(hashes, params, seed)), msg.Matched)
+    equal = {party: reply.equal_hashes for party, reply in matched.items()}
     return {"n_hashes": n_hashes, "bucket_width": bucket_width, "equal_hashes": equal}
 
 
@@ -204,7 +204,7 @@ def train(
     _check_early_stopping(prepared, params)
     seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
     if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
-        params = msgspec.structs.replace(params, leaf_values="builder")
+        params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
     training, exponents = _start(transport, prepared, params, seed)
     watch = _Watch(training, transport, callbacks)
     previous: list[msg.AdoptedTree] = []
@@ -295,8 +295,8 @@ def _sums_for(
     question = msg.SumOntoRows(round=number, builder=builder, previous=previous, exponents=exponents.row)
     others = [party for party in transport.parties if party != builder]
     replies = {
-        party: _of_round(msg.expect(msg.RowSums, reply, party), number, party)
-        for party, reply in transport.ask_all(dict.fromkeys(others, question)).items()
+        party: _of_round(reply, number, party)
+        for party, reply in _ask_each(transport, dict.fromkeys(others, question), msg.RowSums).items()
     }
     sums = {
         "gradients": _add(reply.gradients for reply in replies.values()),
@@ -334,12 +334,14 @@ def _value(
     replies = {
         party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
     }
-    finished = []
+    finished, adopted = [], []
     for i, tree in enumerate(trees):
         G = _leaf_total([r.gradients[i] for r in replies.values()], tree.n_leaves, exponents.leaf[0])
         H = _leaf_total([r.hessians[i] for r in replies.values()], tree.n_leaves, exponents.leaf[1])
-        finished.append(valued(tree, G, H, params))
-    return finished, [msg.AdoptedTree(values=msg.pack(t.value[t.leaves]), structure=None) for t in finished]
+        final, leaf_values = prune(tree, G, H, params) if params.extra_depth else valued(tree, G, H, params)
+        finished.append(final)
+        adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
+    return finished, adopted
 
 
 def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Doubles:
@@ -413,9 +415,14 @@ class _Watch:
 
 
 def _ask_all(transport: Transport, question: msg.Request, kind: type[msg.R]) -> dict[str, msg.R]:
-    """Ask everybody the same; the replies stand in the order of the parties."""
-    replies = transport.ask_all(dict.fromkeys(transport.parties, question))
-    return {party: msg.expect(kind, reply, party) for party, reply in replies.items()}
+    """Ask everybody the same."""
+    return _ask_each(transport, dict.fromkeys(transport.parties, question), kind)
+
+
+def _ask_each(transport: Transport, questions: Mapping[str, msg.Request], kind: type[msg.R]) -> dict[str, msg.R]:
+    """Ask each its own; the replies stand in the order of the questions, in whatever order they came."""
+    replies = transport.ask_all(questions)
+    return {party: msg.expect(kind, replies[party], party) for party in questions}
 
 
 def _of_round(reply: Any, number: int, party: str) -> Any:

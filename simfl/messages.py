@@ -256,7 +256,7 @@ def decode(data: bytes) -> Request | Reply:
     """The message behind the bytes; whatever is not one is refused."""
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"{len(data)} bytes arrived that are not a SimFL message: {error}.") from None
 
 

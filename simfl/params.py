@@ -98,6 +98,13 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Literal["global", "builder"] | None,
         _is("from the exact sums of all parties, or from the builder's weighted gradients; None: the recipe's"),
     ] = None
+    extra_depth: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        _is(
+            "levels that the builder grows beyond max_depth before the sums of all parties prune the tree back to at "
+            "most 2**max_depth leaves; 0: no pruning; None: the recipe's"
+        ),
+    ] = None
     turns: Annotated[
         Literal["round_robin", "proportional"],
         _is("who builds the next tree: each in turn, or by number of rows"),
@@ -111,8 +118,8 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 RECIPES: Final[dict[str, dict[str, Any]]] = {
-    "default": {"scale": "standard", "n_neighbors": 20, "leaf_values": "global"},
-    "paper": {"scale": "none", "n_neighbors": 1, "leaf_values": "builder", "bucket_width": 4.0},
+    "default": {"scale": "standard", "n_neighbors": 20, "leaf_values": "global", "extra_depth": 2},
+    "paper": {"scale": "none", "n_neighbors": 1, "leaf_values": "builder", "extra_depth": 0, "bucket_width": 4.0},
 }
 
 PREPARE_NAMES: Final = PrepareParams.__struct_fields__
@@ -145,6 +152,10 @@ def prepare_params(**given: Any) -> PrepareParams:
 def train_params(**given: Any) -> TrainParams:
     """The checked parameters of stage 2, with the recipe's own filled in."""
     checked: TrainParams = _checked(TrainParams, given)
+    if checked.leaf_values == "builder" and checked.extra_depth:
+        if given.get("extra_depth"):
+            raise ParameterError("extra_depth prunes with the sums of all parties: it needs leaf_values='global'.")
+        checked = msgspec.structs.replace(checked, extra_depth=0)
     return checked
 
 

@@ -72,7 +72,7 @@ def children(feature: Ints) -> Ints:
 
 def grow(rows: xgb.QuantileDMatrix, g: Floats, h: Floats, params: TrainParams, seed: int, threads: int) -> Tree:
     """One tree from XGBoost for the given gradients."""
-    booster = xgb.Booster(xgboost_params(params, seed, threads), [rows])
+    booster = xgb.Booster(xgboost_params(deeper(params), seed, threads), [rows])
     booster.boost(rows, 0, grad=g, hess=h)
     return from_booster(booster)
 
@@ -86,6 +86,14 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
     # The objective plays no part in growing; base_score must be zero on the margin scale.
     fixed = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
     return {name: getattr(params, name) for name in names.split()} | fixed | {"seed": seed, "nthread": threads}
+
+
+def deeper(params: TrainParams) -> TrainParams:
+    """How a builder grows a tree that is going to be pruned: deeper, with all bounds left to the pruning."""
+    if not params.extra_depth or not params.max_depth:
+        return params
+    depth = params.max_depth + params.extra_depth
+    return msgspec.structs.replace(params, max_depth=depth, max_leaves=0, min_child_weight=0.0, gamma=0.0)
 
 
 def threads_for(X: Table, most: int) -> int:
@@ -205,6 +213,7 @@ def weight(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
     return np.clip(value, -limit, limit) if limit else value
 
 
-def valued(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> Tree:
-    """The tree with the leaf values that the sums over all parties ask for."""
-    return tree.with_leaf_values(params.learning_rate * weight(G, H, params))
+def valued(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
+    """The tree with the leaf values that the sums over all parties ask for, and these values."""
+    values = (params.learning_rate * weight(G, H, params)).astype(np.float32)
+    return tree.with_leaf_values(values), values

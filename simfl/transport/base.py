@@ -58,4 +58,4 @@ class Transport(Protocol):
         """Ask one party and wait for its reply."""
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
-        """Ask several parties at once. The replies stand in the order of the questions, however they come in."""
+        """Ask several parties at once and wait for all replies."""

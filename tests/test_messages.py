@@ -1,0 +1,142 @@
+"""What the messages can carry, and what they refuse."""
+
+import msgspec
+import numpy as np
+import pytest
+import xgboost as xgb
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simfl import messages as msg
+from simfl.errors import ProtocolError
+from simfl.training.trees import from_booster
+
+FORBIDDEN = {"sum_hessian", "base_weights", "loss_changes", "rows", "row", "x", "y", "label", "labels", "margin"}
+
+
+def a_tree(seed=0, depth=4):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(200, 3)).astype(np.float32)
+    params = {"max_depth": depth, "base_score": 0.0}
+    return from_booster(xgb.train(params, xgb.QuantileDMatrix(X, X[:, 0] * X[:, 1]), 1))
+
+
+def fields_of(kind, found=None):
+    found = {} if found is None else found
+    for field in msgspec.structs.fields(kind):
+        found[f"{kind.__name__}.{field.name}"] = field.type
+        for part in (field.type, *getattr(field.type, "__args__", ())):
+            if isinstance(part, type) and issubclass(part, msgspec.Struct) and part is not kind:
+                fields_of(part, found)
+    return found
+
+
+def test_no_reply_has_a_field_for_a_row_a_label_or_a_node_statistic():
+    for reply in msg.Reply.__args__:
+        names = {name.split(".")[1].lower() for name in fields_of(reply)}
+        assert not names & FORBIDDEN
+
+
+def test_every_reply_says_that_it_leaves():
+    for reply in msg.Reply.__args__:
+        assert reply.__doc__.startswith("Leaves the")
+    for request in msg.Request.__args__:
+        assert request.__doc__.startswith("Hub to ")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tree_survives_the_journey(seed):
+    tree = a_tree(seed, depth=seed)
+    message = msg.tree_to_message(tree)
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=msg.TreeStructure)
+    back = msg.tree_from_message(travelled, n_features=3).with_leaf_values(tree.value[tree.leaves])
+    for name, value in vars(tree).items():
+        assert (getattr(back, name) == value).all(), name
+
+
+def test_a_split_costs_eight_bytes_and_a_few_bits():
+    tree = a_tree(depth=8)
+    message = msgspec.msgpack.encode(msg.tree_to_message(tree))
+    n_splits = tree.n_leaves - 1
+    assert len(message) < 8.5 * n_splits + 120
+
+
+def broken(**changes):
+    return msgspec.structs.replace(msg.tree_to_message(a_tree()), **changes)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        broken(n_nodes=2),
+        broken(n_nodes=-1),
+        broken(n_nodes=10**12),
+        broken(inner=b""),
+        broken(inner=bytes(len(msg.tree_to_message(a_tree()).inner))),
+        broken(feature=msg.pack(np.full((a_tree().n_leaves - 1), 3, np.int32))),
+        broken(feature=msg.pack(np.full((a_tree().n_leaves - 1), -1, np.int32))),
+        broken(threshold=msg.pack(np.full((a_tree().n_leaves - 1), np.nan, np.float32))),
+        broken(threshold=msg.pack(np.zeros(3, np.float32))),
+        broken(default_left=b"\0" * 99),
+    ],
+)
+def test_what_is_not_a_tree_is_refused(message):
+    with pytest.raises(ProtocolError):
+        msg.tree_from_message(message, n_features=3)
+
+
+def test_a_tree_that_runs_in_circles_is_refused():
+    # Five nodes of which the last two are splits: their children would stand before them.
+    message = msg.TreeStructure(
+        n_nodes=5,
+        inner=np.packbits([0, 0, 0, 1, 1]).tobytes(),
+        feature=msg.pack(np.zeros(2, np.int32)),
+        threshold=msg.pack(np.zeros(2, np.float32)),
+        default_left=b"\0",
+    )
+    with pytest.raises(ProtocolError):
+        msg.tree_from_message(message, n_features=3)
+
+
+@given(st.binary(max_size=300))
+def test_rubbish_is_refused(data):
+    with pytest.raises(ProtocolError):
+        msg.decode(data)
+
+
+@given(st.data())
+def test_a_damaged_message_is_refused_or_still_a_message(data):
+    whole = bytearray(msg.encode(msg.Measure()) if data.draw(st.booleans()) else msg.encode(a_reply()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        message = msg.decode(bytes(whole))
+    except ProtocolError:
+        return
+    assert isinstance(message, msg.Message)
+
+
+def a_reply():
+    scores = msg.Scores(train={"logloss": 0.5}, train_weight=3.0, validation={}, validation_weight=0.0)
+    sums = msg.pack(np.arange(3, dtype=np.int32))
+    return msg.RowSums(round=0, gradients=sums, hessians=sums, scores=scores)
+
+
+@given(
+    st.sampled_from(["u1", "i4", "i8", "f4", "f8"]),
+    st.lists(st.integers(-2, 5), max_size=3).map(tuple),
+    st.binary(max_size=64),
+)
+def test_an_array_has_the_bytes_that_it_says(dtype, shape, data):
+    array = msg.Array(dtype, shape, data)
+    fits = min(shape, default=1) >= 0 and int(np.prod(shape, dtype=object)) * int(dtype[1]) == len(data)
+    if fits and shape:
+        assert msg.unpack(array, dtype, shape).shape == shape
+    elif not fits:
+        with pytest.raises(ProtocolError):
+            msg.unpack(array, dtype, shape)
+
+
+def test_the_wrong_kind_of_message_is_refused_with_its_sender():
+    with pytest.raises(ProtocolError, match="'b' sent Measure where RowSums belongs"):
+        msg.expect(msg.RowSums, msg.Measure(), "b")
