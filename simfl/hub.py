@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -23,7 +23,7 @@ from simfl.errors import DataError, ParameterError, ProtocolError
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import merge_tables
-from simfl.privacy.guard import check_hashes, default_hashes
+from simfl.privacy.guard import MOST_HASHES, check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
@@ -45,6 +45,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     n_hashes: int
     bucket_width: float
     equal_hashes: dict[str, dict[str, float]]  # party -> other party -> mean count of equal hash values
+    most_uses: dict[str, int]  # party -> how many of its rows at most resemble one and the same row
     seconds: float
 
 
@@ -57,7 +58,7 @@ def prepare(transport: Transport, params: PrepareParams) -> Prepared:
     seed = fresh_seed(params.random_state)
     described = _describe(transport, params, seed)
     first = next(iter(described.values()))
-    hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": math.nan, "equal_hashes": {}}
+    hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": math.nan, "equal_hashes": {}, "most_uses": {}}
     if len(described) > 1 and params.n_neighbors:
         hashing = _find_similar_rows(transport, params, seed, described)
     return Prepared(
@@ -129,9 +130,8 @@ def _find_similar_rows(
         for party, reply in _ask_all(transport, question, msg.Hashes).items()
     }
     # Step 3: the global tables go to everybody, and every party finds its similar rows.
-    matched = _ask_each(transport, dict(_match_questions(hashes, params, seed)), msg.Matched)
-    equal = {party: reply.equal_hashes for party, reply in matched.items()}
-    return {"n_hashes": n_hashes, "bucket_width": bucket_width, "equal_hashes": equal}
+    matched = _match(transport, hashes, params.n_neighbors or 0, seed)
+    return {"n_hashes": n_hashes, "bucket_width": bucket_width} | matched
 
 
 def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> Scale:
@@ -153,24 +153,28 @@ def _hash_values(reply: msg.Hashes, n_rows: int, n_hashes: int) -> AnyArray:
     return (values.astype(np.int64) + msg.unpack(reply.lowest, "i4", (n_hashes,))).astype(np.int32)
 
 
-def _match_questions(
-    hashes: Mapping[str, AnyArray], params: PrepareParams, seed: int
-) -> Iterator[tuple[str, msg.Match]]:
+def _match(
+    transport: Transport, hashes: Mapping[str, AnyArray], n_neighbors: int, seed: int, number: int | None = None
+) -> dict[str, Any]:
     tables = merge_tables(hashes)
     packed = {party: msg.pack(codes) for party, codes in tables.codes.items()}
     values = [msg.pack(v.astype(np.int32)) for v in tables.values]
-    for party in hashes:
-        others = {other: array for other, array in packed.items() if other != party}
-        yield (
-            party,
-            msg.Match(
-                seed=seed,
-                n_neighbors=params.n_neighbors or 0,
-                parties=list(hashes),
-                bucket_values=values,
-                tables=others,
-            ),
+    questions = {
+        party: msg.Match(
+            round=number,
+            seed=seed,
+            n_neighbors=n_neighbors,
+            parties=list(hashes),
+            bucket_values=values,
+            tables={other: array for other, array in packed.items() if other != party},
         )
+        for party in hashes
+    }
+    replies = _ask_each(transport, questions, msg.Matched)
+    return {
+        "equal_hashes": {party: reply.equal_hashes for party, reply in replies.items()},
+        "most_uses": {party: reply.most_uses for party, reply in replies.items()},
+    }
 
 
 # --- stage 2 ---------------------------------------------------------------------------------------------------------
@@ -193,8 +197,24 @@ class Training:
 class _Exponents:
     """The resolution of the sums, as powers of two: gradients and hessians."""
 
-    row: tuple[int, int]
-    leaf: tuple[int, int]
+    started: dict[str, msg.Started]
+    row: tuple[int, int] = (0, 0)
+
+    def matched(self, most_uses: Mapping[str, int]) -> None:
+        """Sums onto rows are bounded by how many rows resemble one and the same row."""
+        sizes = [(s, most_uses.get(party, 0)) for party, s in self.started.items()]
+        self.row = (
+            resolution((s.gradient * uses for s, uses in sizes), ROW_BITS),
+            resolution((s.hessian * uses for s, uses in sizes), ROW_BITS),
+        )
+
+    @property
+    def leaf(self) -> tuple[int, int]:
+        """Sums per leaf are bounded by the sums over all rows."""
+        return (
+            resolution((s.total_gradient for s in self.started.values()), LEAF_BITS),
+            resolution((s.total_hessian for s in self.started.values()), LEAF_BITS),
+        )
 
 
 def train(
@@ -210,6 +230,8 @@ def train(
     previous: list[msg.AdoptedTree] = []
     for number, builder in enumerate(islice(TURNS[params.turns](prepared.n_rows), params.n_trees)):
         name = prepared.parties[builder]
+        if _rematch_is_due(number, params, prepared):
+            exponents.matched(_rematch(transport, prepared, number, seed))
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
         sums, scores = _sums_for(transport, number, name, previous, exponents)
         # Step 2: the builder adds its own and grows the next trees.
@@ -241,18 +263,28 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
     classes = _merge_classes(replies, params.objective) if loss.classifies else None
     base_score = _base_score(replies, classes, params)
     question = msg.Start(params=params, seed=seed, classes=classes, base_margin=loss.margin(base_score).tolist())
-    started = _ask_all(transport, question, msg.Started).values()
-    exponents = _Exponents(
-        row=(
-            resolution((s.row_gradient for s in started), ROW_BITS),
-            resolution((s.row_hessian for s in started), ROW_BITS),
-        ),
-        leaf=(
-            resolution((s.leaf_gradient for s in started), LEAF_BITS),
-            resolution((s.leaf_hessian for s in started), LEAF_BITS),
-        ),
-    )
+    exponents = _Exponents(_ask_all(transport, question, msg.Started))
+    exponents.matched(prepared.most_uses)
     return Training(prepared, params, classes, base_score), exponents
+
+
+def _rematch_is_due(number: int, params: TrainParams, prepared: Prepared) -> bool:
+    """After `rematch` trees, then each time their number has doubled."""
+    if not params.rematch or not prepared.most_uses:
+        return False
+    times, rest = divmod(number, params.rematch)
+    return rest == 0 and times > 0 and times & (times - 1) == 0
+
+
+def _rematch(transport: Transport, prepared: Prepared, number: int, seed: int) -> dict[str, int]:
+    """Find the similar rows anew, with the leaves of the last trees as hash values."""
+    replies = _ask_all(transport, msg.HashByTrees(round=number, n_trees=MOST_HASHES), msg.Hashes)
+    n_hashes = next(iter(replies.values())).values.shape[1]
+    rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
+    hashes = {party: _hash_values(reply, rows[party], n_hashes) for party, reply in replies.items()}
+    found = _match(transport, hashes, prepared.params.n_neighbors or 0, seed + number, number)
+    uses: dict[str, int] = found["most_uses"]
+    return uses
 
 
 def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> list[Any]:

@@ -123,6 +123,7 @@ class Hashes(Message, frozen=True, kw_only=True):
 class Match(Message, frozen=True, kw_only=True):
     """Hub to party: the global tables. Find `n_neighbors` similar rows of every other party."""
 
+    round: int | None  # None: for all trainings to come; else for the rest of this one
     seed: int
     n_neighbors: int
     parties: list[str]  # all of them, in the common order
@@ -134,6 +135,7 @@ class Matched(Message, frozen=True, kw_only=True):
     """Leaves the party: how alike its rows and their most similar rows are, on average, per other party."""
 
     equal_hashes: dict[str, float]
+    most_uses: int  # how many of its rows at most resemble one and the same row
 
 
 # --- stage 2: training -----------------------------------------------------------------------------------------------
@@ -163,12 +165,19 @@ class Start(Message, frozen=True, kw_only=True):
 
 
 class Started(Message, frozen=True, kw_only=True):
-    """Leaves the party: bounds of the sums to come, for the number of digits; no row reaches them."""
+    """Leaves the party: bounds of what is to be summed, for the number of digits."""
 
-    row_gradient: float
-    row_hessian: float
-    leaf_gradient: float
-    leaf_hessian: float
+    gradient: float  # no row's gradient can become larger
+    hessian: float
+    total_gradient: float  # nor the sum over all rows
+    total_hessian: float
+
+
+class HashByTrees(Message, frozen=True, kw_only=True):
+    """Hub to party: into which leaves of the last so many trees did your rows fall? Answered with Hashes."""
+
+    round: int
+    n_trees: int
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
@@ -237,7 +246,9 @@ class Finished(Message, frozen=True, kw_only=True):
     scores: Scores
 
 
-Request = Describe | Measure | Hash | Match | DescribeLabels | Start | SumOntoRows | Grow | SumPerLeaf | Finish
+Request = (
+    Describe | Measure | Hash | Match | DescribeLabels | Start | HashByTrees | SumOntoRows | Grow | SumPerLeaf | Finish
+)
 Reply = Description | FeatureMoments | Hashes | Matched | LabelSummary | Started | RowSums | Grown | LeafSums | Finished
 
 # --- to bytes and back -----------------------------------------------------------------------------------------------

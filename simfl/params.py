@@ -105,6 +105,13 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "most 2**max_depth leaves; 0: no pruning; None: the recipe's"
         ),
     ] = None
+    rematch: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        _is(
+            "find the similar rows anew, by the leaves they fall into, after so many trees, and again each time "
+            "their number has doubled; 0: never; None: the recipe's"
+        ),
+    ] = None
     turns: Annotated[
         Literal["round_robin", "proportional"],
         _is("who builds the next tree: each in turn, or by number of rows"),
@@ -118,8 +125,15 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 RECIPES: Final[dict[str, dict[str, Any]]] = {
-    "default": {"scale": "standard", "n_neighbors": 20, "leaf_values": "global", "extra_depth": 2},
-    "paper": {"scale": "none", "n_neighbors": 1, "leaf_values": "builder", "extra_depth": 0, "bucket_width": 4.0},
+    "default": {"scale": "standard", "n_neighbors": 20, "leaf_values": "global", "extra_depth": 2, "rematch": 0},
+    "paper": {
+        "scale": "none",
+        "n_neighbors": 1,
+        "leaf_values": "builder",
+        "extra_depth": 0,
+        "rematch": 0,
+        "bucket_width": 4.0,
+    },
 }
 
 PREPARE_NAMES: Final = PrepareParams.__struct_fields__

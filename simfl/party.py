@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
 from simfl.preprocessing.similarity import most_similar
 from simfl.preprocessing.tables import bucket_numbers, smallest_type
+from simfl.privacy.guard import MOST_HASHES
 from simfl.privacy.sums import to_leaf_ints, to_row_ints
 from simfl.training import trees
 from simfl.training.gradients import draw_similar, most_uses, sum_onto
@@ -81,6 +83,8 @@ class Run:
     loss: Loss
     train: Watched
     validation: Watched | None
+    similar: dict[str, Ints]
+    fallen: deque[AnyArray] = field(default_factory=lambda: deque(maxlen=MOST_HASHES))  # leaves of the last trees
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
     h: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -214,8 +218,11 @@ class Party:
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(message.seed, message.n_hashes, d, message.bucket_width, message.law)
         self._hashes = hash_rows(self._own.X, family, scale)
-        lowest = self._hashes.min(axis=0)
-        above = self._hashes.astype(np.int64) - lowest
+        return self._packed_hashes(self._hashes)
+
+    def _packed_hashes(self, hashes: Ints) -> msg.Hashes:
+        lowest = hashes.min(axis=0)
+        above = hashes.astype(np.int64) - lowest
         return msg.Hashes(lowest=msg.pack(lowest), values=msg.pack(above.astype(smallest_type(int(above.max()) + 1))))
 
     def _match(self, message: msg.Match) -> msg.Matched:
@@ -223,15 +230,21 @@ class Party:
             raise ProtocolError(f"{self} was asked to match its rows before it had hashed them.")
         values = [msg.unpack(v, "i4", (None,)) for v in message.bucket_values]
         own = bucket_numbers(self._hashes, values)
-        self._order, equal = message.parties, {}
+        self._order = message.parties
+        similar: dict[str, Ints] = {}
+        equal: dict[str, float] = {}
         for other, array in message.tables.items():
             codes = msg.unpack(array, array.dtype, (None, own.shape[1]))
             seed = _seed(message.seed, 4, message.parties.index(self.name), message.parties.index(other))
-            rows, counts = most_similar(own, codes, k=message.n_neighbors, seed=seed, n_jobs=self.n_jobs)
-            self._similar[other], self._n_rows[other] = rows, len(codes)
-            equal[other] = float(counts[:, 0].mean())
+            similar[other], counts = most_similar(own, codes, k=message.n_neighbors, seed=seed, n_jobs=self.n_jobs)
+            self._n_rows[other], equal[other] = len(codes), float(counts[:, 0].mean())
         self._hashes = None
-        return msg.Matched(equal_hashes=equal)
+        if message.round is None:
+            self._similar = similar
+        else:
+            self._running().similar = similar
+        uses = max(most_uses(rows, self._n_rows[other]) for other, rows in similar.items())
+        return msg.Matched(equal_hashes=equal, most_uses=uses)
 
     def keep(self, path: Path) -> None:
         """Write what stage 1 found, for later trainings. Holds row ids, no rows."""
@@ -300,17 +313,18 @@ class Party:
         loss = LOSSES[message.params.objective]
         train = self._watch(self._own, message)
         held_out = self._watch(self._held_out, message) if self._held_out else None
-        self._run = Run(message.params, message.seed, loss, train, held_out)
+        self._run = Run(message.params, message.seed, loss, train, held_out, self._similar)
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self._own.weight is None else float(self._own.weight.max())
-        uses = max((most_uses(s, self._n_rows[o]) for o, s in self._similar.items()), default=0)
         total = self._own.total_weight
         return msg.Started(
-            row_gradient=g * heaviest * uses,
-            row_hessian=h * heaviest * uses,
-            leaf_gradient=g * total,
-            leaf_hessian=h * total,
+            gradient=g * heaviest, hessian=h * heaviest, total_gradient=g * total, total_hessian=h * total
         )
+
+    def _hash_by_trees(self, message: msg.HashByTrees) -> msg.Hashes:
+        """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
+        self._hashes = np.stack(list(self._running().fallen)[-message.n_trees :], axis=1).astype(np.int32)
+        return self._packed_hashes(self._hashes)
 
     def _watch(self, rows: Rows, message: msg.Start) -> Watched:
         if message.classes is not None:
@@ -335,6 +349,10 @@ class Party:
             values = [msg.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, run.seen, strict=True)]
             for watched in run.watched:
                 watched.add(values)
+            if run.params.rematch:
+                run.fallen.extend(
+                    leaf.astype(smallest_type(t.n_leaves)) for leaf, t in zip(run.train.leaves, run.seen, strict=True)
+                )
             run.seen = []
         if previous or not run.g.size:
             run.g, run.h = run.loss.gradients(run.train.margin, run.train.y, self._own.weight)
@@ -359,9 +377,9 @@ class Party:
         run = self._running()
         self._adopt(run, message.previous)
         g = h = None
-        if message.builder in self._similar:
+        if message.builder in run.similar:
             seed = [run.seed, 5, message.round, self._order.index(self.name)]
-            similar, n = draw_similar(self._similar[message.builder], seed), self._n_rows[message.builder]
+            similar, n = draw_similar(run.similar[message.builder], seed), self._n_rows[message.builder]
             g, h = (
                 msg.pack(to_row_ints(_per_output(lambda v: sum_onto(similar, v, n), values), exponent))
                 for values, exponent in zip((run.g, run.h), message.exponents, strict=True)
@@ -434,6 +452,7 @@ class Party:
         msg.Match: _match,
         msg.DescribeLabels: _describe_labels,
         msg.Start: _start,
+        msg.HashByTrees: _hash_by_trees,
         msg.SumOntoRows: _sum_onto_rows,
         msg.Grow: _grow,
         msg.SumPerLeaf: _sum_per_leaf,

@@ -1,0 +1,24 @@
+"""Runs the Python blocks of README.md and docs/*.md as tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+
+@pytest.fixture(scope="module")
+def in_a_folder_of_its_own(tmp_path_factory):
+    """What the examples write must not stay in the project."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("docs"))
+    yield
+    os.chdir(before)
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["*.md"],
+    fixtures=["in_a_folder_of_its_own"],
+).pytest()

@@ -1,0 +1,742 @@
+"""Similar rows: for each row of one party, the rows of another that share the most hash values with it.
+
+This is an exact nearest-neighbour search in Hamming distance over small categories. The paper looks only at
+rows that share a bucket. With the handful of buckets its tables have, that is nearly every row, so we compare
+all pairs, but 512 pairs at a time:
+
+1. Candidates are cut into tiles of 2048. Per tile, each bucket of each hash gets a bitmap of the rows in it.
+2. A query picks its bitmap of each hash and adds these up, bit position by bit position, with a carry-save
+   adder (`_reaching`): one vector register holds one binary digit of 512 counts. The counters start so that
+   they overflow at the count of the query's k-th best row so far. The overflow alone says who matters.
+3. The few who matter are looked at one by one (`_rank`).
+
+Step 3 stays short because queries and candidates are sorted by their first hashes and a query starts with the
+tile nearest to it, where counting bits tells how many equal hash values the k-th best has at least.
+
+Ties are drawn at random: every pair has a pseudo-random priority, made of a token of the query row and one of
+the candidate row. The result is a function of data and seed alone, whatever the blocks and threads.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numba  # type: ignore[import-untyped,unused-ignore]
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
+from numba import types
+from numba.core import cgutils  # type: ignore[import-untyped,unused-ignore]
+from numba.extending import intrinsic  # type: ignore[import-untyped,unused-ignore]
+from numpy.typing import NDArray
+
+Progress = Callable[[int, int], None]
+Tokens = NDArray[np.uint64]
+Block = Callable[[], int]  # compares some queries, returns how many
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MAX_HASHES = 255  # a count must fit one byte
+BLOCK = 1024  # queries that share the bitmaps of a tile; exact search
+BOUNDED_BLOCK = 512  # queries that share one random subset; bounded search
+
+_LANES = 8  # 64-bit words per vector
+_TILE_WORDS = 32  # small enough that the bitmaps of a tile stay in the second-level cache
+_TILE = 64 * _TILE_WORDS
+_COMPARED = 32  # codes per comparison of two rows
+_NO_CLASS = 255  # padding beyond the last candidate: equal to no class
+_MAX_BITMAPS = 8192  # per tile, so that a tile stays in the second-level cache
+_FALSE_EQUALS = 0.005  # share of pairs that may share a class without sharing a bucket, per hash
+_CLASS_COUNTS = (5, 7, 11, 17, 31, 61, 127, 251)  # prime: a regular gap between bucket numbers does no harm
+
+# A pair's rank is one number: 8 bits of count, 25 of random priority, 31 of the candidate's row.
+_COUNT_SHIFT = np.uint64(56)
+_ROW_MASK = np.uint64(2**31 - 1)
+
+
+def most_similar(
+    queries: NDArray[Any],
+    candidates: NDArray[Any],
+    k: int = 1,
+    seed: int = 0,
+    *,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+    max_candidates: int | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """For each query row the k candidate rows with the most equal hash values, and how many are equal.
+
+    Both arrays hold integer bucket numbers, one row per row of the data and one column per hash. Rows come in
+    falling order of count; among equal counts every candidate is equally likely, decided by `seed`.
+
+    `max_candidates` bounds the search: each block of 512 queries looks at its own random subset of that many
+    candidates. `n_jobs` is the number of threads (None: all cores). `progress(done, total)` is called as
+    query rows get done.
+
+    >>> rows, counts = most_similar(np.array([[1, 2, 3]]), np.array([[1, 0, 0], [1, 2, 0], [0, 0, 0]]), k=2)
+    >>> rows.tolist(), counts.tolist()
+    ([[1, 0]], [[2, 1]])
+    """
+    _check_codes(queries, candidates)
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; give a number from 0 up.")
+    keys = np.random.SeedSequence(seed).generate_state(3, np.uint64).tolist()
+    return most_similar_by_token(
+        queries,
+        candidates,
+        row_tokens(keys[0], len(queries)),
+        row_tokens(keys[1], len(candidates)),
+        k,
+        draw_key=keys[2],
+        n_jobs=n_jobs,
+        progress=progress,
+        max_candidates=max_candidates,
+    )
+
+
+def row_tokens(key: int, n_rows: int, first: int = 0) -> Tokens:
+    """One pseudo-random token per row number (SplitMix64); different keys give unrelated tokens."""
+    tokens = np.arange(first + 1, first + n_rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    tokens += np.uint64(key)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        tokens = (tokens ^ (tokens >> np.uint64(shift))) * np.uint64(factor)
+    return tokens ^ (tokens >> np.uint64(31))
+
+
+def most_similar_by_token(
+    queries: NDArray[Any],
+    candidates: NDArray[Any],
+    query_tokens: Tokens,
+    candidate_tokens: Tokens,
+    k: int = 1,
+    *,
+    draw_key: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+    max_candidates: int | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """`most_similar` with the tokens given: among equal counts the pair of tokens decides."""
+    _check_codes(queries, candidates)
+    _check_numbers(k, n_jobs, max_candidates, len(candidates))
+    n_jobs = n_jobs or _cores()
+    k = min(k, len(candidates))
+    rows = np.empty((len(queries), k), dtype=np.int32)
+    counts = np.empty((len(queries), k), dtype=np.uint8)
+    if len(queries) == 0:
+        return rows, counts
+    search = _Search(_recode(queries, candidates), query_tokens, candidate_tokens, rows, counts)
+    if max_candidates is None or max_candidates >= len(candidates):
+        blocks = search.exact_blocks(n_jobs)
+    else:
+        blocks = search.bounded_blocks(max_candidates, draw_key)
+    _run(blocks, n_jobs, len(queries), progress)
+    return rows, counts
+
+
+def _check_codes(queries: NDArray[Any], candidates: NDArray[Any]) -> None:
+    for name, codes in (("queries", queries), ("candidates", candidates)):
+        if not isinstance(codes, np.ndarray) or not np.issubdtype(codes.dtype, np.integer):
+            found = getattr(codes, "dtype", type(codes).__name__)
+            raise TypeError(f"{name} is {found}; give a NumPy array of integer bucket numbers.")
+        if codes.ndim != 2:
+            raise ValueError(f"{name} has {codes.ndim} dimensions; give 2: rows and hashes.")
+    if queries.shape[1] != candidates.shape[1]:
+        raise ValueError(
+            f"queries have {queries.shape[1]} hashes, candidates {candidates.shape[1]}; "
+            "hash both with the same functions."
+        )
+    if not 1 <= queries.shape[1] <= MAX_HASHES:
+        raise ValueError(f"The codes have {queries.shape[1]} hashes; use 1 to {MAX_HASHES}.")
+    if len(candidates) == 0:
+        raise ValueError("There are no candidates; leave out the party without rows.")
+
+
+def _check_numbers(k: int, n_jobs: int | None, max_candidates: int | None, n_candidates: int) -> None:
+    if k < 1:
+        raise ValueError(f"k is {k}; ask for at least 1 row.")
+    if n_jobs is not None and n_jobs < 1:
+        raise ValueError(f"n_jobs is {n_jobs}; give at least 1 thread, or None for all cores.")
+    if max_candidates is not None and max_candidates < min(k, n_candidates):
+        raise ValueError(f"max_candidates is {max_candidates}, fewer than k = {k}; raise it to at least k.")
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # what this process may use, not what the machine has
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# -------------------------------------------------------------------------------------------------- the codes
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """Bucket numbers counted from 0 for each hash, as bytes where they fit.
+
+    A hash has `n_classes` bitmaps; buckets share one if they are equal modulo that number. Counts over
+    bitmaps are upper bounds: they decide who is looked at, the buckets decide who is kept.
+    """
+
+    queries: NDArray[Any]  # (rows, hashes padded to whole vectors), uint8 or uint32
+    candidates: NDArray[Any]
+    candidate_classes: NDArray[np.uint8]  # (hashes, rows)
+    n_classes: NDArray[np.int64]  # per hash
+
+
+def _recode(queries: NDArray[Any], candidates: NDArray[Any]) -> _Codes:
+    sides = (queries, candidates)
+    lows = np.minimum(*(codes.min(axis=0).astype(object) for codes in sides))
+    spans = np.maximum(*(codes.max(axis=0).astype(object) for codes in sides)) - lows
+    dtype = np.uint8 if spans.max() < 256 else np.uint32
+    width = -(-len(spans) // _COMPARED) * _COMPARED
+    # The padding differs between the sides, so that it never counts as equal.
+    buckets = [np.full((len(codes), width), side, dtype=dtype) for side, codes in enumerate(sides)]
+    classes = np.empty((len(spans), len(candidates)), dtype=np.uint8)
+    n_classes = np.empty(len(spans), dtype=np.int64)
+    for h, (low, span) in enumerate(zip(lows, spans, strict=True)):
+        columns = [codes[:, h] for codes in sides]
+        numbers = [_offset(column, low) for column in columns] if span < 2**32 else _number(columns)
+        n_classes[h] = _choose_n_classes(numbers, min(span + 1, _MAX_BITMAPS // len(spans)))
+        for side in range(2):
+            buckets[side][:, h] = numbers[side]
+        classes[h] = buckets[1][:, h] % dtype(n_classes[h])
+    return _Codes(buckets[0], buckets[1], classes, n_classes)
+
+
+def _offset(column: NDArray[Any], low: int) -> NDArray[Any]:
+    """Values minus the lowest one; the span is known to be small, so nothing overflows."""
+    return column.astype(np.uint64) - np.uint64(low) if low >= 0 else column.astype(np.int64) - np.int64(low)
+
+
+def _number(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Distinct values of both columns as 0, 1, ..."""
+    mixed = columns[0].dtype != columns[1].dtype  # int64 and uint64 together would become floats
+    both = np.concatenate([column.astype(object) if mixed else column for column in columns])
+    numbers = np.unique(both, return_inverse=True)[1].reshape(-1)
+    return [numbers[: len(columns[0])], numbers[len(columns[0]) :]]
+
+
+def _choose_n_classes(columns: list[NDArray[Any]], most: int) -> int:
+    """The fewest classes under which hardly a pair looks equal that is not: less to draw, less to cache."""
+    samples = [column[:: 1 + len(column) // 2048] for column in columns]
+    for n_classes in (prime for prime in _CLASS_COUNTS if prime < most):
+        alike = _share_equal([sample % samples[0].dtype.type(n_classes) for sample in samples])
+        if alike - _share_equal(samples) < _FALSE_EQUALS:
+            return n_classes
+    return int(min(most, _CLASS_COUNTS[-1]))
+
+
+def _share_equal(samples: list[NDArray[Any]]) -> float:
+    """Share of the pairs of values that are equal."""
+    (a, n_a), (b, n_b) = (np.unique(sample, return_counts=True) for sample in samples)
+    _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
+    return float(n_a[in_a] / len(samples[0]) @ (n_b[in_b] / len(samples[1])))
+
+
+# ------------------------------------------------------------------------------------------------- the blocks
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The candidates that a block of queries is compared with."""
+
+    rows: NDArray[np.int32]
+    codes: NDArray[Any]
+    tokens: Tokens
+    tiles: NDArray[np.uint8]  # (hashes, rows padded to whole tiles): their classes
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One call: the data, and the arrays that each block of queries fills in."""
+
+    codes: _Codes
+    query_tokens: Tokens
+    candidate_tokens: Tokens
+    rows: NDArray[np.int32]
+    counts: NDArray[np.uint8]
+
+    def exact_blocks(self, n_jobs: int) -> Iterator[Block]:
+        """Blocks of alike queries, each to be compared with all candidates, the most alike first."""
+        order, keys = _sorted_by_first_hashes(self.codes.queries)
+        members, member_keys = _sorted_by_first_hashes(self.codes.candidates)
+        chosen = self._choose(members)
+        size = max(1, min(BLOCK, -(-len(order) // (4 * n_jobs))))
+        for start in range(0, len(order), size):
+            block = order[start : start + size]
+            middle = int(np.searchsorted(member_keys, keys[start + len(block) // 2]))
+            yield self._block(block, chosen, middle // _TILE)
+
+    def bounded_blocks(self, n_candidates: int, draw_key: int) -> Iterator[Block]:
+        """Blocks of neighbouring queries, each to be compared with a random subset of its own."""
+        n_queries, n_all = len(self.rows), len(self.candidate_tokens)
+        for number, start in enumerate(range(0, n_queries, BOUNDED_BLOCK)):
+            queries = np.arange(start, min(start + BOUNDED_BLOCK, n_queries), dtype=np.int32)
+            yield self._bounded_block(queries, n_candidates, n_all, draw_key, number)
+
+    def _choose(self, rows: NDArray[np.int32]) -> _Chosen:
+        n_hashes = len(self.codes.n_classes)
+        tiles = np.full((n_hashes, -(-len(rows) // _TILE) * _TILE), _NO_CLASS, dtype=np.uint8)
+        for h in range(n_hashes):
+            # "clip" only spares NumPy a buffer: all rows exist.
+            np.take(self.codes.candidate_classes[h], rows, out=tiles[h, : len(rows)], mode="clip")
+        return _Chosen(rows, np.take(self.codes.candidates, rows, axis=0), self.candidate_tokens[rows], tiles)
+
+    def _block(self, queries: NDArray[np.int32], chosen: _Chosen, first_tile: int) -> Block:
+        def run() -> int:
+            self._compare(queries, chosen, first_tile)
+            return len(queries)
+
+        return run
+
+    def _bounded_block(
+        self, queries: NDArray[np.int32], n_candidates: int, n_all: int, draw_key: int, number: int
+    ) -> Block:
+        def run() -> int:
+            self._compare(queries, self._choose(_draw(n_candidates, n_all, draw_key, number)), 0)
+            return len(queries)
+
+        return run
+
+    def _compare(self, queries: NDArray[np.int32], chosen: _Chosen, first_tile: int) -> None:
+        rows, counts = _compare_block(
+            self.codes.queries[queries],
+            self.query_tokens[queries],
+            chosen.rows,
+            chosen.codes,
+            chosen.tokens,
+            chosen.tiles,
+            self.codes.n_classes,
+            first_tile,
+            self.rows.shape[1],
+        )
+        self.rows[queries], self.counts[queries] = rows, counts
+
+
+def _sorted_by_first_hashes(codes: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+    keys = np.zeros(len(codes), dtype=np.uint64)
+    for h in range(min(8, codes.shape[1])):
+        keys = (keys << np.uint64(8)) | (codes[:, h] & 255).astype(np.uint64)
+    order = np.argsort(keys)
+    return order.astype(np.int32), keys[order]
+
+
+def _draw(n_drawn: int, n_all: int, key: int, block: int) -> NDArray[np.int32]:
+    """A random subset for one block: one row from each of n_drawn equal stretches of the rows.
+
+    Stretches instead of free draws: distinct rows, in time that does not depend on n_all. The random turn
+    makes every row equally likely although the stretches differ in length by one.
+    """
+    words = row_tokens(int(row_tokens(key, 1, block)[0]), n_drawn + 1) >> np.uint64(32)
+    edges = np.arange(n_drawn + 1, dtype=np.uint64) * np.uint64(n_all) // np.uint64(n_drawn)
+    picks = edges[:-1] + (words[1:] * (edges[1:] - edges[:-1]) >> np.uint64(32))
+    turn = words[0] * np.uint64(n_all) >> np.uint64(32)
+    drawn: NDArray[np.int32] = ((picks + turn) % np.uint64(n_all)).astype(np.int32)
+    return drawn
+
+
+def _run(blocks: Iterator[Block], n_jobs: int, total: int, progress: Progress | None) -> None:
+    """Run blocks on threads. An interrupt, or an error in `progress`, stops after the blocks under way."""
+    done = 0
+    pool = ThreadPoolExecutor(n_jobs)
+    try:
+        for future in _finished(pool, blocks, 2 * n_jobs):
+            done += future.result()
+            if progress is not None:
+                progress(done, total)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _finished(pool: ThreadPoolExecutor, blocks: Iterator[Block], ahead: int) -> Iterator[Future[int]]:
+    """Futures of the blocks as they finish, never more than `ahead` waiting."""
+    waiting: set[Future[int]] = set()
+    for block in blocks:
+        waiting.add(pool.submit(block))
+        if len(waiting) >= ahead:
+            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            yield from finished
+    while waiting:
+        finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        yield from finished
+
+
+# ------------------------------------------------------------------------------------------------ the kernels
+
+
+def _kernel(function: Function) -> Function:
+    """Compiled at the first call, kept on disk, free of the interpreter lock."""
+    return cast(Function, numba.njit(nogil=True, cache=True)(function))
+
+
+@_kernel
+def _compare_block(
+    query_codes: Any,
+    query_tokens: Any,
+    rows: Any,
+    codes: Any,
+    tokens: Any,
+    tiles: Any,
+    n_classes: Any,
+    first_tile: Any,
+    k: Any,
+) -> Any:
+    """The k best rows of each query and their counts."""
+    n_queries = query_tokens.size
+    n_tiles = tiles.shape[1] // _TILE
+    picks = _bitmap_offsets(query_codes, n_classes)
+    bitmaps = np.empty(n_classes.sum() * _TILE_WORDS, dtype=np.uint64)
+    masks = np.empty((n_queries, _TILE_WORDS), dtype=np.uint64)
+    hits = np.empty(n_queries, dtype=np.uint32)
+    ranks = np.zeros((n_queries, k), dtype=np.uint64)
+    floors = np.zeros(n_queries, dtype=np.int64)
+    for step in range(n_tiles):
+        # First the tile nearest to the queries, then by turns to its left and right.
+        away = (step + 1) // 2 if step % 2 else -(step // 2)
+        first = (first_tile + away) % n_tiles * _TILE
+        _draw_bitmaps(tiles, first, n_classes, bitmaps)
+        if step == 0:
+            _guess_floors(bitmaps, picks, k, masks, floors)
+            guesses = floors.copy()
+        n_hits = _filter(bitmaps, picks, floors, masks, hits)
+        _rank(query_codes, query_tokens, rows, codes, tokens, hits[:n_hits], masks, first, ranks, floors)
+        if step == 0:
+            n_hits = _undo_bad_guesses(bitmaps, picks, floors, guesses, masks, hits, ranks)
+            _rank(query_codes, query_tokens, rows, codes, tokens, hits[:n_hits], masks, first, ranks, floors)
+    return _unpack(ranks, query_tokens)
+
+
+@_kernel
+def _unpack(ranks: Any, query_tokens: Any) -> Any:
+    rows = np.empty(ranks.shape, dtype=np.int32)
+    counts = np.empty(ranks.shape, dtype=np.uint8)
+    for q in range(ranks.shape[0]):
+        for i in range(ranks.shape[1]):
+            rows[q, i] = (ranks[q, i] ^ query_tokens[q]) & _ROW_MASK
+            counts[q, i] = ranks[q, i] >> _COUNT_SHIFT
+    return rows, counts
+
+
+@_kernel
+def _bitmap_offsets(query_codes: Any, n_classes: Any) -> Any:
+    """Per query and hash, where in a tile the bitmap of its class is, in words."""
+    picks = np.empty((query_codes.shape[0], n_classes.size), dtype=np.uint32)
+    first = 0
+    for h in range(n_classes.size):
+        for q in range(query_codes.shape[0]):
+            picks[q, h] = (first + query_codes[q, h] % n_classes[h]) * _TILE_WORDS
+        first += n_classes[h]
+    return picks
+
+
+@_kernel
+def _draw_bitmaps(tiles: Any, first: Any, n_classes: Any, bitmaps: Any) -> None:
+    """Per hash and class, one bit for each candidate of the tile."""
+    at = 0
+    for h in range(n_classes.size):
+        for c in range(n_classes[h]):
+            for word in range(_TILE_WORDS):
+                bitmaps[at] = _equal_bits(tiles, h * tiles.shape[1] + first + 64 * word, c)
+                at += 1
+
+
+@_kernel
+def _guess_floors(bitmaps: Any, picks: Any, k: Any, masks: Any, floors: Any) -> None:
+    """The largest count that k candidates of the tile reach, going by classes."""
+    floor = 0  # neighbouring queries are alike: start from the last one's
+    for q in range(floors.size):
+        while floor < picks.shape[1] and _number_reaching(bitmaps, picks, q, floor + 1, masks) >= k:
+            floor += 1
+        while floor > 0 and _number_reaching(bitmaps, picks, q, floor, masks) < k:
+            floor -= 1
+        floors[q] = floor
+
+
+@_kernel
+def _undo_bad_guesses(
+    bitmaps: Any,
+    picks: Any,
+    floors: Any,
+    guesses: Any,
+    masks: Any,
+    hits: Any,
+    ranks: Any,
+) -> Any:
+    """Start again the queries whose k-th best falls short of the guess: they passed over candidates."""
+    n_hits = 0
+    for q in range(floors.size):
+        if floors[q] < guesses[q]:
+            ranks[q] = 0
+            _reaching(bitmaps, picks, q, floors[q], masks)
+            hits[n_hits] = q
+            n_hits += 1
+    return n_hits
+
+
+@_kernel
+def _number_reaching(bitmaps: Any, picks: Any, q: Any, floor: Any, masks: Any) -> Any:
+    total = 0
+    if _reaching(bitmaps, picks, q, floor, masks):
+        for word in range(_TILE_WORDS):
+            total += _n_bits(masks[q, word])
+    return total
+
+
+@_kernel
+def _filter(bitmaps: Any, picks: Any, floors: Any, masks: Any, hits: Any) -> Any:
+    """List the queries that have candidates at or above their floor in this tile."""
+    n_hits = 0
+    for q in range(floors.size):
+        hits[n_hits] = q
+        n_hits += _reaching(bitmaps, picks, q, floors[q], masks)
+    return n_hits
+
+
+@_kernel
+def _rank(
+    query_codes: Any,
+    query_tokens: Any,
+    rows: Any,
+    codes: Any,
+    tokens: Any,
+    hits: Any,
+    masks: Any,
+    first: Any,
+    ranks: Any,
+    floors: Any,
+) -> None:
+    """Look at the candidates in the masks one by one and keep the best."""
+    last = ranks.shape[1] - 1
+    for q in hits:
+        for word in range(_TILE_WORDS):
+            bits = masks[q, word]
+            while bits != 0:
+                at = first + 64 * word + _lowest_bit(bits)
+                bits &= bits - np.uint64(1)
+                if at >= rows.size:  # padding
+                    break
+                rank = (_n_equal(query_codes, q, codes, at) << _COUNT_SHIFT) | _priority(
+                    query_tokens[q], tokens[at], rows[at]
+                )
+                if rank > ranks[q, last]:
+                    _insert(ranks, q, rank)
+        floors[q] = np.int64(ranks[q, last] >> _COUNT_SHIFT)
+
+
+@_kernel
+def _priority(query_token: Any, token: Any, row: Any) -> Any:
+    """Who comes first among equal counts: 25 bits of MurmurHash3's finaliser of the tokens, then the row.
+
+    The row is there to be read back. The query's token turns its order, so that no row wins more often.
+    """
+    pair = query_token ^ token
+    pair = (pair ^ (pair >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    pair = (pair ^ (pair >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return (pair >> np.uint64(39) << np.uint64(31)) | ((query_token ^ np.uint64(row)) & _ROW_MASK)
+
+
+@_kernel
+def _insert(ranks: Any, q: Any, rank: Any) -> None:
+    """Put a rank in its place in a query's falling order; the last one drops out."""
+    at = ranks.shape[1] - 1
+    while at > 0 and ranks[q, at - 1] < rank:
+        ranks[q, at] = ranks[q, at - 1]
+        at -= 1
+    ranks[q, at] = rank
+
+
+# ------------------------------------------------------------------------------ vectors, spelled out for LLVM
+#
+# The compiler does not turn these loops into vector code by itself: it cannot rule out that the many arrays
+# overlap. So we write the vector operations, LLVM's portable ones; each machine gets its own instructions.
+
+
+def _operation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gives the types of an operation and writes its code, as the operation itself."""
+    return cast(Callable[..., Any], intrinsic(function))
+
+
+_WORD = ir.IntType(64)
+_VECTOR = ir.VectorType(_WORD, _LANES)
+
+
+def _number_of(value: int) -> Any:
+    return ir.Constant(_WORD, value)
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, pointer_to: Any) -> Any:
+    """Pointer to the element at a flat offset of a contiguous array."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [offset]), pointer_to.as_pointer())
+
+
+def _slot(builder: Any, start: Any) -> Any:
+    """A variable; LLVM keeps it in a register."""
+    with builder.goto_entry_block():
+        slot = builder.alloca(start.type)
+    builder.store(start, slot)
+    return slot
+
+
+def _splat(builder: Any, value: Any, n: int) -> Any:
+    vector = ir.VectorType(value.type, n)
+    index = ir.IntType(32)
+    single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, index(0))
+    return builder.shuffle_vector(single, single, ir.Constant(ir.VectorType(index, n), [0] * n))
+
+
+@_operation
+def _n_bits(typing: Any, word: Any) -> Any:
+    return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
+
+
+@_operation
+def _lowest_bit(typing: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
+
+
+@_operation
+def _equal_bits(typing: Any, codes: Any, offset: Any, code: Any) -> Any:
+    """A word whose bits say which of the 64 bytes from the offset on equal the code."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bytes64 = ir.VectorType(ir.IntType(8), 64)
+        loaded = builder.load(_address(context, builder, codes, args[0], args[1], bytes64), align=1)
+        wanted = _splat(builder, builder.trunc(args[2], ir.IntType(8)), 64)
+        return builder.bitcast(builder.icmp_unsigned("==", loaded, wanted), _WORD)
+
+    return types.uint64(codes, types.int64, types.int64), generate
+
+
+@_operation
+def _n_equal(typing: Any, queries: Any, q: Any, candidates: Any, at: Any) -> Any:
+    """In how many places two rows are equal."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(context.get_data_type(queries.dtype), _COMPARED)
+        width = builder.extract_value(context.make_array(queries)(context, builder, args[0]).shape, 1)
+        total = _slot(builder, _number_of(0))
+        with cgutils.for_range_slice(builder, _number_of(0), width, _number_of(_COMPARED), _WORD) as (h, _):
+            query, candidate = (
+                builder.load(
+                    _address(
+                        context,
+                        builder,
+                        array,
+                        args[i],
+                        builder.add(builder.mul(args[i + 1], width), h),
+                        vector,
+                    ),
+                    align=1,
+                )
+                for i, array in ((0, queries), (2, candidates))
+            )
+            equal = builder.icmp_unsigned("==", query, candidate)
+            n_equal = builder.ctpop(builder.bitcast(equal, ir.IntType(_COMPARED)))
+            builder.store(builder.add(builder.load(total), builder.zext(n_equal, _WORD)), total)
+        return builder.load(total)
+
+    return types.uint64(queries, types.int64, candidates, types.int64), generate
+
+
+def _add_bits(builder: Any, digits: list[Any], bits: list[Any]) -> list[Any]:
+    """Add bits to binary counters, lane by lane: digits[0] holds the ones, digits[1] the twos, ..."""
+    digits = list(digits)
+    for place, digit in enumerate(digits):
+        carries = []
+        while bits:
+            a, b = bits[0], bits[1] if len(bits) > 1 else None
+            bits = bits[2:]
+            if b is None:
+                carries.append(builder.and_(digit, a))
+                digit = builder.xor(digit, a)
+            else:
+                either = builder.or_(digit, a)
+                carries.append(builder.or_(builder.and_(digit, a), builder.and_(b, either)))
+                digit = builder.xor(builder.xor(digit, a), b)
+        digits[place], bits = digit, carries
+    return digits
+
+
+def _emit_adder(builder: Any, slots: list[Any], load: Callable[[Any], Any], n_hashes: Any) -> None:
+    """Add one bitmap per hash to the counters in the slots: first the odd ones, then eight at a time."""
+
+    def add(first: Any, n: int) -> None:
+        bits = [load(builder.add(first, _number_of(i))) for i in range(n)]
+        digits = _add_bits(builder, [builder.load(slot) for slot in slots], bits)
+        for slot, digit in zip(slots, digits, strict=True):
+            builder.store(digit, slot)
+
+    odd = builder.and_(n_hashes, _number_of(7))
+    eights = builder.append_basic_block("eights")
+    choice = builder.switch(odd, eights)
+    for n in range(1, 8):
+        with builder.goto_block(builder.append_basic_block("odd")):
+            choice.add_case(n, builder.block)
+            add(_number_of(0), n)
+            builder.branch(eights)
+    builder.position_at_end(eights)
+    with cgutils.for_range_slice(builder, odd, n_hashes, _number_of(8), _WORD) as (first, _):
+        add(first, 8)
+
+
+@_operation
+def _reaching(typing: Any, bitmaps: Any, picks: Any, q: Any, floor: Any, masks: Any) -> Any:
+    """Set query q's mask: whose bits in the bitmaps it picks sum to at least the floor. Is it anybody?"""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        shape = context.make_array(picks)(context, builder, args[1]).shape
+        n_hashes = builder.extract_value(shape, 1)
+        anybody = _slot(builder, ir.Constant(_VECTOR, None))
+        few = builder.icmp_unsigned("<", n_hashes, _number_of(32))
+        with builder.if_else(few) as (few_hashes, many_hashes):
+            for case, n_digits in ((few_hashes, 5), (many_hashes, 8)):
+                with case:
+                    _emit_tile(context, builder, (bitmaps, picks, masks), args, n_hashes, n_digits, anybody)
+        return builder.icmp_unsigned("!=", _any(builder, builder.load(anybody)), _number_of(0))
+
+    return types.boolean(bitmaps, picks, types.int64, types.int64, masks), generate
+
+
+def _any(builder: Any, vector: Any) -> Any:
+    parts = [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in range(_LANES)]
+    return functools.reduce(builder.or_, parts)
+
+
+def _emit_tile(
+    context: Any,
+    builder: Any,
+    arrays: Any,
+    args: Any,
+    n_hashes: Any,
+    n_digits: int,
+    anybody: Any,
+) -> None:
+    """Code for one query and one tile, with counters of so many digits and one for the overflow."""
+    bitmaps, picks, masks = arrays
+    first_pick = builder.mul(args[2], n_hashes)
+    first_word = builder.mul(args[2], _number_of(_TILE_WORDS))
+    start = builder.sub(_number_of(1 << n_digits), args[3])  # adding the floor or more overflows
+    places = [builder.and_(builder.lshr(start, _number_of(i)), _number_of(1)) for i in range(n_digits + 1)]
+    digits = [_splat(builder, builder.neg(place), _LANES) for place in places]
+    slots = [_slot(builder, digit) for digit in digits]
+    with cgutils.for_range(builder, _number_of(_TILE_WORDS // _LANES)) as loop:
+        word = builder.mul(loop.index, _number_of(_LANES))
+
+        def load(h: Any) -> Any:
+            at = builder.add(first_pick, h)
+            pick = builder.load(_address(context, builder, picks, args[1], at, ir.IntType(32)))
+            offset = builder.add(builder.zext(pick, _WORD), word)
+            return builder.load(_address(context, builder, bitmaps, args[0], offset, _VECTOR), align=8)
+
+        for slot, digit in zip(slots, digits, strict=True):
+            builder.store(digit, slot)
+        _emit_adder(builder, slots, load, n_hashes)
+        overflow = builder.load(slots[-1])
+        at = builder.add(first_word, word)
+        builder.store(overflow, _address(context, builder, masks, args[4], at, _VECTOR), align=8)
+        builder.store(builder.or_(builder.load(anybody), overflow), anybody)

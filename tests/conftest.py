@@ -1,0 +1,53 @@
+"""What several tests share: small parties, and the way to the real data."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+import simfl
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Find a data set by the name of its file; skip where it is missing."""
+    folder = Path(os.environ.get("SIMFL_DATA", ROOT.parent / "shared" / "data"))
+
+    def find(name):
+        path = folder / name
+        if not path.exists():
+            pytest.skip(f"{name} is not in {folder}. Set SIMFL_DATA to the folder that has it.")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def hospitals():
+    """Breast cancer data in four skewed parties."""
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    parts = simfl.partition.unbalanced(y, 4, theta=0.8, seed=0)
+    names = ("north", "east", "south", "west")
+    return [simfl.Party(n, X.iloc[rows], y.iloc[rows]) for n, rows in zip(names, parts, strict=True)]
+
+
+@pytest.fixture(scope="session")
+def table():
+    """Sixty rows, five features."""
+    return np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def labels(table):
+    """0 or 1, from the first two features."""
+    return (table[:, 0] + 0.5 * table[:, 1] > 0).astype(int)
+
+
+@pytest.fixture
+def halves(table, labels):
+    """The sixty rows at two parties."""
+    return [simfl.Party("a", table[:30], labels[:30]), simfl.Party("b", table[30:], labels[30:])]

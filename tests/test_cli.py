@@ -1,0 +1,214 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xgboost as xgb
+from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_diabetes, load_iris
+from typer.testing import CliRunner
+
+import simfl
+from simfl import cli
+
+SIMFL = Path(sys.executable).with_name("simfl")
+FIELDS = {"method", "party", "error", "logloss", "auc", "seconds", "bytes"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with one table in every form."""
+    folder = tmp_path_factory.mktemp("data")
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    frame = X.iloc[:120, :5].assign(site=["north", "south", "west"] * 40, ill=1 - y[:120])
+    frame.to_csv(folder / "data.csv", index=False)
+    frame.to_csv(folder / "semicolon.csv", index=False, sep=";")
+    frame.to_csv(folder / "tab.tsv", index=False, sep="\t")
+    frame.to_parquet(folder / "data.parquet")
+    dump_svmlight_file(X.iloc[:120, :5], y[:120], str(folder / "data.svm"))
+    load_iris(as_frame=True).frame.to_csv(folder / "iris.csv", index=False)
+    load_diabetes(as_frame=True).frame.to_csv(folder / "diabetes.csv", index=False)
+    frame.assign(ill=frame["ill"].astype(float).where(frame.index != 3)).to_csv(folder / "hole.csv", index=False)
+    frame.assign(ill=1).to_csv(folder / "one.csv", index=False)
+    frame.assign(ill=np.where(frame.index == 0, "rare", frame["ill"].astype(str))).to_csv(
+        folder / "rare.csv", index=False
+    )
+    frame.rename(columns={"site": "[/site]"}).to_csv(folder / "markup.csv", index=False)
+    frame.head(5).to_csv(folder / "few.csv", index=False)
+    (folder / "rubbish.csv").write_bytes(bytes(range(256)))
+    (folder / "empty.csv").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def run(folder, monkeypatch, tmp_path):
+    """The installed command, through its own entry point, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["simfl", *map(str, words)])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return end.code or 0
+        return 0
+
+    return call
+
+
+def installed(*words, cwd):
+    done = subprocess.run([SIMFL, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=os.environ)  # noqa: S603
+    return done.returncode, done.stdout, done.stderr
+
+
+def results(path):
+    found = json.loads(path.read_text())
+    assert list(found) == ["results"]
+    assert all(set(r) >= FIELDS for r in found["results"])
+    return found["results"]
+
+
+def test_the_installed_demo_writes_model_and_results(tmp_path):
+    code, out, err = installed("demo", "--trees", 3, "--json", "r.json", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    assert all(word in out for word in ("north", "SOLO", "TFL", "SimFL", "ALL-IN", "simfl-demo.ubj", "r.json"))
+    assert [r["method"] for r in results(tmp_path / "r.json")] == ["SOLO"] * 4 + ["TFL", "SimFL", "ALL-IN"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.json", "simfl-demo.ubj"]
+    plain = xgb.Booster(model_file=tmp_path / "simfl-demo.ubj")
+    X, _ = load_breast_cancer(return_X_y=True, as_frame=True)
+    ours = simfl.load(tmp_path / "simfl-demo.ubj")
+    np.testing.assert_array_equal(plain.predict(xgb.DMatrix(X)), ours.predict_proba(X)[:, 1])
+
+
+def test_the_demo_is_the_same_each_time(run, tmp_path):
+    for name in ("a", "b"):
+        assert run("demo", "--trees", 2, "--json", f"{name}.json", "--save", f"{name}.ubj") == 0
+    first, second = ([r["logloss"] for r in results(tmp_path / f"{n}.json")] for n in "ab")
+    assert first == second
+
+
+@pytest.mark.parametrize("name", ["data.csv", "semicolon.csv", "tab.tsv", "data.parquet"])
+def test_simulate_reads_every_table(run, folder, tmp_path, name):
+    assert run("simulate", folder / name, "--label", "ill", "--trees", 2, "--json", "r.json") == 0
+    assert [r["party"] for r in results(tmp_path / "r.json")][:5] == ["party 1", "party 2", "party 3", "party 4", None]
+
+
+def test_simulate_reads_libsvm_without_a_label_column(run, folder, tmp_path):
+    assert run("simulate", folder / "data.svm", "--trees", 2, "--parties", 2, "--json", "r.json") == 0
+    assert len(results(tmp_path / "r.json")) == 5
+
+
+def test_simulate_splits_by_a_column(run, folder, tmp_path):
+    assert run("simulate", folder / "data.csv", "--label", "ill", "--by", "site", "--trees", 2, "--json", "r.json") == 0
+    assert [r["party"] for r in results(tmp_path / "r.json")][:3] == ["north", "south", "west"]
+
+
+def test_simulate_skews_by_theta(run, folder, tmp_path):
+    words = ["--label", "ill", "--theta", 0.9, "--parties", 2, "--trees", 2, "--json", "r.json"]
+    assert run("simulate", folder / "data.csv", *words) == 0
+    assert len(results(tmp_path / "r.json")) == 5
+
+
+def test_the_recipe_changes_the_model(run, folder, tmp_path):
+    for recipe in ("default", "paper"):
+        words = ["--label", "ill", "--recipe", recipe, "--trees", 3, "--json", f"{recipe}.json"]
+        assert run("simulate", folder / "data.csv", *words) == 0
+    default, paper = (results(tmp_path / f"{r}.json") for r in ("default", "paper"))
+    assert [r["logloss"] for r in default if r["method"] == "SimFL"] != [
+        r["logloss"] for r in paper if r["method"] == "SimFL"
+    ]
+
+
+def test_simulate_finds_out_that_labels_are_classes(run, folder, tmp_path, capsys):
+    assert run("simulate", folder / "iris.csv", "--label", "target", "--trees", 2, "--json", "r.json") == 0
+    assert "multi:softprob" in capsys.readouterr().out
+    assert all(r["auc"] > 0.5 for r in results(tmp_path / "r.json"))
+
+
+def test_simulate_finds_out_that_labels_are_numbers(run, folder, tmp_path, capsys):
+    words = ["--label", "target", "--trees", 2, "--json", "r.json", "--save", "m.json"]
+    assert run("simulate", folder / "diabetes.csv", *words) == 0
+    assert "reg:squarederror" in capsys.readouterr().out
+    assert all(r["error"] is None and r["rmse"] > 0 for r in results(tmp_path / "r.json"))
+    assert simfl.load(tmp_path / "m.json").classes is None
+
+
+WRONG = {
+    "no file": (["nothing.csv", "--label", "ill"], "nothing.csv"),
+    "a folder": ([".", "--label", "ill"], "."),
+    "rubbish": (["rubbish.csv", "--label", "ill"], "rubbish.csv"),
+    "empty": (["empty.csv", "--label", "ill"], "empty.csv"),
+    "no label": (["data.csv"], "--label COLUMN"),
+    "wrong label": (["data.csv", "--label", "il"], "'il' (--label)"),
+    "wrong by": (["data.csv", "--label", "ill", "--by", "sit"], "'sit' (--by)"),
+    "missing label": (["hole.csv", "--label", "ill"], "1 rows without a label"),
+    "one class": (["one.csv", "--label", "ill"], "one class"),
+    "few rows": (["few.csv", "--label", "ill"], "5 rows are too few"),
+    "by and theta": (["data.csv", "--label", "ill", "--by", "site", "--theta", "0.8"], "exclude each other"),
+    "theta": (["data.csv", "--label", "ill", "--theta", "1.5"], "theta=1.5"),
+    "theta of three": (["iris.csv", "--label", "target", "--theta", "0.8"], "--by"),
+    "odd parties": (["data.csv", "--label", "ill", "--theta", "0.8", "--parties", "3"], "even"),
+    "many parties": (["data.csv", "--label", "ill", "--parties", "999"], "999"),
+    "no trees": (["data.csv", "--label", "ill", "--trees", "0"], "n_trees=0"),
+    "seed": (["data.csv", "--label", "ill", "--seed", "-1"], "seed"),
+    "text as number": (["data.csv", "--label", "site", "--objective", "reg:squarederror"], "not numbers"),
+    "three as two": (["iris.csv", "--label", "target", "--objective", "binary:logistic"], "two classes"),
+    "by in libsvm": (["data.svm", "--by", "site"], "--by cannot be used"),
+    "model's ending": (["data.csv", "--label", "ill", "--trees", "1", "--save", "m.txt"], ".ubj or .json"),
+    "results' folder": (["data.csv", "--label", "ill", "--trees", "1", "--json", "no/r.json"], "no/r.json"),
+    "brackets": (["markup.csv", "--label", "il"], "[/site]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_error_is_one_sentence_and_nothing_is_written(run, folder, tmp_path, capsys, case):
+    (name, *words), fact = WRONG[case]
+    writes = [w for w in ("--json", "--save") if w not in words]
+    target = [x for w in writes for x in (w, {"--json": "r.json", "--save": "m.ubj"}[w])]
+    assert run("simulate", folder / name, *words, *target) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert fact in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_output_is_told_before_the_training(run, folder, capsys):
+    assert run("simulate", folder / "data.csv", "--label", "ill", "--trees", 1, "--save", "m.txt") == 1
+    assert "SimFL" not in capsys.readouterr().out
+
+
+def test_a_class_that_is_only_held_out_is_no_crash(run, folder):
+    assert run("simulate", folder / "rare.csv", "--label", "ill", "--trees", 1, "--seed", 6) == 0
+
+
+def test_the_installed_command_ends_with_a_code_and_one_line_for_an_error(folder):
+    code, out, err = installed("simulate", "nothing.csv", "--label", "ill", cwd=folder)
+    assert (code, out) == (1, "")
+    assert err == "Error: There is no file nothing.csv.\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["simulate"], ["simulate", "data.csv", "--recipe", "papre"], ["demos"], ["demo", "--tree", "3"]]
+)
+def test_wrong_usage_is_told_without_a_traceback(folder, words):
+    code, _, err = installed(*words, cwd=folder)
+    assert code == 2
+    assert "Usage: simfl" in err
+    assert "Traceback" not in err
+
+
+def test_help_lists_the_commands_and_all_options():
+    runner = CliRunner()
+    wide = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    overview = runner.invoke(cli.app, ["--help"], env=wide)
+    assert overview.exit_code == 0
+    assert "demo" in overview.output
+    assert "simulate" in overview.output
+    demo = runner.invoke(cli.app, ["demo", "--help"], env=wide).output
+    assert all(o in demo for o in ("--trees", "--recipe", "--seed", "--save", "--json"))
+    simulate = runner.invoke(cli.app, ["simulate", "--help"], env=wide).output
+    options = "label parties theta by recipe trees max-depth learning-rate objective seed json save"
+    assert all(f"--{o}" in simulate for o in options.split())

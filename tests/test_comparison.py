@@ -1,0 +1,91 @@
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.metrics import log_loss, roc_auc_score
+
+import simfl
+from simfl.comparison import compare, scores, table
+
+FEW = {"n_trees": 3, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def compared(hospitals):
+    X, y = hospitals[0].rows.X, hospitals[0].rows.y
+    told = []
+    results, model = compare(hospitals, X, y, FEW, watch=told.append, callbacks=[])
+    return results, model, told
+
+
+def test_every_method_is_scored_once(compared):
+    results, _, told = compared
+    assert [(r.method, r.party) for r in results] == [
+        ("SOLO", "north"),
+        ("SOLO", "east"),
+        ("SOLO", "south"),
+        ("SOLO", "west"),
+        ("TFL", None),
+        ("SimFL", None),
+        ("ALL-IN", None),
+    ]
+    assert told == ["SOLO north", "SOLO east", "SOLO south", "SOLO west", "TFL", "SimFL", "ALL-IN"]
+
+
+def test_the_scores_are_scikit_learns(compared, hospitals):
+    results, model, _ = compared
+    X, y = hospitals[0].rows.X, hospitals[0].rows.y
+    found = next(r for r in results if r.method == "SimFL")
+    p = model.predict_proba(X).astype(np.float64)
+    assert found.error == pytest.approx(np.mean(model.predict(X) != y))
+    assert found.logloss == pytest.approx(log_loss(y, p / p.sum(axis=1, keepdims=True)), rel=1e-5)
+    assert found.auc == pytest.approx(roc_auc_score(y, p[:, 1]))
+
+
+def test_bytes_are_those_that_travelled(compared, hospitals):
+    results, model, _ = compared
+    sent = {r.method: r.bytes for r in results}
+    assert sent["SOLO"] == 0
+    assert 0 < sent["TFL"] < sent["SimFL"] == model.n_bytes
+    assert sent["ALL-IN"] == sum(p.rows.X.nbytes for p in hospitals)
+
+
+def test_the_results_become_json(compared):
+    again = msgspec.json.decode(msgspec.json.encode({"results": compared[0]}))
+    assert {"method", "party", "error", "logloss", "auc", "seconds", "bytes"} <= set(again["results"][0])
+
+
+def test_the_table_shows_every_method_and_marks_the_best(compared):
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table(compared[0], "title"))
+    text = console.export_text()
+    assert all(word in text for word in ("SOLO", "TFL", "SimFL", "ALL-IN", "log loss", "AUC", "*", "nothing"))
+    assert "RMSE" not in text
+
+
+def test_a_regression_is_scored_by_its_error():
+    X, y = load_diabetes(return_X_y=True)
+    parties = [simfl.Party("a", X[::2], y[::2]), simfl.Party("b", X[1::2], y[1::2])]
+    results, model = compare(parties, X, y, FEW | {"objective": "reg:squarederror"}, callbacks=[])
+    assert all(r.rmse > 0 and r.error is r.logloss is r.auc is None for r in results)
+    assert results[-2].rmse == pytest.approx(np.sqrt(np.mean((model.predict(X) - y) ** 2)), rel=1e-5)
+
+
+def test_three_classes_are_scored():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    parties = [simfl.Party("a", X[::2], names[::2]), simfl.Party("b", X[1::2], names[1::2])]
+    results, _ = compare(parties, X, names, FEW | {"objective": "multi:softprob"}, callbacks=[])
+    assert all(r.auc > 0.9 and r.error < 0.2 for r in results)
+
+
+def test_held_out_rows_of_one_class_have_no_auc(halves, table, labels):
+    model = simfl.train(halves, callbacks=[], **FEW)
+    assert scores(model, halves[0].rows.X[labels[:30] == 1], labels[:30][labels[:30] == 1])["auc"] is None
+
+
+def test_a_class_that_no_party_has_counts_as_wrong(halves):
+    model = simfl.train(halves, callbacks=[], **FEW)
+    found = scores(model, halves[0].rows.X[:2], np.array([5, 5]))
+    assert found["error"] == 1.0

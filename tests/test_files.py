@@ -1,0 +1,180 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file
+
+from simfl.errors import DataError, FileError
+from simfl.files import MOST_VALUES, read
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": rng.integers(20, 80, 20),
+            "weight": rng.normal(70, 9, 20).round(2),
+            "site": ["north", "south"] * 10,
+            "ill": [0, 1, 1, 0] * 5,
+        }
+    )
+
+
+def same(found, frame):
+    np.testing.assert_allclose(found.X[:, :2], frame[["age", "weight"]], rtol=1e-6)
+    assert found.y.tolist() == frame["ill"].tolist()
+    assert found.columns == ["age", "weight", "site_north", "site_south"]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "txt", ""])
+def test_text_tables_are_read_whatever_their_separator(tmp_path, frame, separator, ending):
+    path = tmp_path / f"data.{ending}"
+    frame.to_csv(path, sep=separator, index=False)
+    same(read(path, "ill"), frame)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "pq", "PARQUET"])
+def test_parquet_is_read(tmp_path, frame, ending):
+    path = tmp_path / f"data.{ending}"
+    frame.to_parquet(path)
+    same(read(path, "ill"), frame)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path, frame):
+    path = tmp_path / "data.csv"
+    frame.to_csv(path, index=False, encoding="utf-8-sig")
+    same(read(path, "ill"), frame)
+
+
+@pytest.mark.parametrize("name", ["data.svm", "data.libsvm", "data.svmlight", "data.txt", "data"])
+def test_libsvm_is_known_by_its_ending_or_its_first_line(tmp_path, name):
+    X = sparse.random(20, 6, density=0.5, random_state=0, dtype=np.float32, format="csr")
+    dump_svmlight_file(X, [1, -1] * 10, str(tmp_path / name), zero_based=False)
+    found = read(tmp_path / name)
+    assert found.y.tolist() == [1, -1] * 10
+    assert found.columns is None
+    np.testing.assert_allclose(found.X.toarray(), X.toarray()[:, : found.X.shape[1]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("opening", ["# a comment\n", "1\n", "-1 qid:3 1:0.5\n"])
+def test_libsvm_is_known_past_comments_empty_rows_and_query_ids(tmp_path, opening):
+    (tmp_path / "data").write_text(opening + "1 1:0.5 2:1\n-1 2:3\n" * 5)
+    assert read(tmp_path / "data").columns is None
+
+
+def test_libsvm_labels_that_are_not_whole_stay_as_they_are(tmp_path):
+    (tmp_path / "data.svm").write_text("1.5 1:2\n-0.25 1:3\n")
+    assert read(tmp_path / "data.svm").y.tolist() == [1.5, -0.25]
+
+
+def test_a_clock_time_does_not_make_a_table_libsvm(tmp_path):
+    (tmp_path / "data.txt").write_text("when,ill\n12:30,0\n12:45,1\n")
+    assert read(tmp_path / "data.txt", "ill").y.tolist() == [0, 1]
+
+
+def test_libsvm_cannot_be_split_by_a_column(tmp_path):
+    (tmp_path / "data.svm").write_text("1 1:2\n")
+    with pytest.raises(DataError, match="--by cannot be used"):
+        read(tmp_path / "data.svm", by="site")
+
+
+def test_the_column_to_split_by_is_no_feature(tmp_path, frame):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    found = read(tmp_path / "data.csv", "ill", by="site")
+    assert found.columns == ["age", "weight"]
+    assert found.by.tolist() == frame["site"].tolist()
+
+
+def test_text_columns_become_yes_no_columns_and_a_note(tmp_path, frame):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    found = read(tmp_path / "data.csv", "ill")
+    assert found.X[:, 2].tolist() == (frame["site"] == "north").astype(float).tolist()
+    assert found.notes == ["1 text columns became 2 yes/no columns"]
+
+
+def test_missing_values_stay_missing(tmp_path):
+    (tmp_path / "data.csv").write_text("a,b,ill\n1,,0\n,2,1\n")
+    np.testing.assert_array_equal(read(tmp_path / "data.csv", "ill").X, [[1, np.nan], [np.nan, 2]])
+
+
+def test_nullable_columns_are_read(tmp_path):
+    frame = pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "ill": pd.array([0, 1], dtype="Int64")})
+    frame.to_parquet(tmp_path / "data.parquet")
+    found = read(tmp_path / "data.parquet", "ill")
+    np.testing.assert_array_equal(found.X, [[1], [np.nan]])
+    assert found.y.tolist() == [0, 1]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileError, match=r"There is no file .*nothing\.csv"):
+        read(tmp_path / "nothing.csv", "ill")
+
+
+def test_a_folder_is_not_called_a_missing_file(tmp_path):
+    with pytest.raises(FileError, match="is a folder"):
+        read(tmp_path, "ill")
+
+
+RUBBISH = [bytes(range(256)) * 4, b"", b"PAR1"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [(e, c) for e in ("csv", "parquet", "svm", "txt") for c in RUBBISH if (e, c) != ("svm", b"")],
+)
+def test_rubbish_and_empty_files_are_refused_in_one_sentence(tmp_path, ending, content):
+    path = tmp_path / f"data.{ending}"
+    path.write_bytes(content)
+    with pytest.raises((FileError, DataError)) as refused:
+        read(path, "ill")
+    assert "\n" not in str(refused.value)
+    assert path.name in str(refused.value)
+
+
+def test_rows_of_different_lengths_are_refused(tmp_path):
+    (tmp_path / "data.csv").write_text("a,ill\n1,0\n1,2,3,4\n")
+    with pytest.raises(FileError, match="cannot be read"):
+        read(tmp_path / "data.csv", "ill")
+
+
+def test_no_label_column_lists_the_columns(tmp_path, frame):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(DataError, match=r"--label COLUMN.*age, weight, site, ill"):
+        read(tmp_path / "data.csv")
+
+
+@pytest.mark.parametrize(("options", "what"), [({"label": "il"}, "--label"), ({"label": "ill", "by": "sit"}, "--by")])
+def test_a_column_that_is_not_there_is_named_with_its_option(tmp_path, frame, options, what):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(DataError, match=rf"no column 'i?l?(sit)?' \({what}\).*age, weight"):
+        read(tmp_path / "data.csv", **options)
+
+
+def test_missing_labels_are_counted(tmp_path, frame):
+    frame["ill"] = frame["ill"].astype(float)
+    frame.loc[[2, 5], "ill"] = np.nan
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(DataError, match="2 rows without a label in column 'ill'"):
+        read(tmp_path / "data.csv", "ill")
+
+
+def test_a_column_of_names_is_refused(tmp_path):
+    names = [f"name {i}" for i in range(MOST_VALUES + 1)]
+    pd.DataFrame({"name": names, "ill": 1}).to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(DataError, match=rf"Column 'name' has {MOST_VALUES + 1} different texts"):
+        read(tmp_path / "data.csv", "ill")
+
+
+def test_a_column_of_lists_is_refused(tmp_path):
+    pd.DataFrame({"notes": [[1, 2], [3]], "ill": [0, 1]}).to_parquet(tmp_path / "data.parquet")
+    with pytest.raises(DataError, match="'notes'"):
+        read(tmp_path / "data.parquet", "ill")
+
+
+def test_the_bank_data_are_read(shared_data):
+    found = read(shared_data("bank-full.csv"), "y")
+    assert len(found.y) == 45211
+    assert set(found.y) == {"yes", "no"}
+    assert found.X.dtype == np.float32

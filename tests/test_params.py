@@ -1,0 +1,169 @@
+import msgspec
+import numpy as np
+import pytest
+
+import simfl
+from simfl.errors import ParameterError, PrivacyError, UnknownParameterError
+from simfl.params import NAMES, RECIPES, defaults, descriptions, prepare_params, split, train_params
+
+
+@pytest.mark.parametrize("recipe", list(RECIPES))
+def test_a_recipe_fills_in_what_is_not_given(recipe):
+    filled = {
+        **msgspec.structs.asdict(prepare_params(recipe=recipe)),
+        **msgspec.structs.asdict(train_params(recipe=recipe)),
+    }
+    assert {name: filled[name] for name in RECIPES[recipe]} == RECIPES[recipe]
+
+
+def test_a_recipe_leaves_what_is_given():
+    stage1 = prepare_params(recipe="paper", n_neighbors=7, bucket_width=1.5, scale="standard")
+    assert (stage1.n_neighbors, stage1.bucket_width, stage1.scale) == (7, 1.5, "standard")
+    assert train_params(recipe="paper", leaf_values="global").leaf_values == "global"
+
+
+def test_zero_neighbors_are_a_choice_and_not_a_gap():
+    assert prepare_params(n_neighbors=0).n_neighbors == 0
+
+
+def test_every_parameter_has_a_description_and_a_default():
+    assert set(descriptions()) == set(defaults()) == set(NAMES)
+    assert all(text.strip() for text in descriptions().values())
+
+
+def test_parameters_of_both_stages_have_one_default():
+    shared = set(prepare_params().__struct_fields__) & set(train_params().__struct_fields__)
+    assert shared == {"recipe", "random_state", "n_jobs"}
+    assert all(getattr(prepare_params(), name) == getattr(train_params(), name) for name in shared)
+
+
+def test_the_parameters_are_sorted_by_stage():
+    first, second = split({"n_hashes": 3, "n_trees": 5, "random_state": 1})
+    assert first == {"n_hashes": 3, "random_state": 1}
+    assert second == {"n_trees": 5, "random_state": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_trees", 0),
+        ("n_trees", 2.5),
+        ("n_trees", "ten"),
+        ("n_trees", True),
+        ("n_trees", None),
+        ("learning_rate", 0),
+        ("learning_rate", float("nan")),
+        ("max_depth", -1),
+        ("subsample", 0),
+        ("subsample", 1.01),
+        ("colsample_bytree", 0),
+        ("max_bin", 1),
+        ("reg_lambda", -1),
+        ("min_child_weight", -0.1),
+        ("early_stopping_rounds", 0),
+        ("objective", "rank:ndcg"),
+        ("leaf_values", "mean"),
+        ("turns", "random"),
+        ("recipe", "papre"),
+        ("random_state", -1),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(name, value):
+    with pytest.raises(ParameterError, match=f"^{name}=.* is not possible"):
+        train_params(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_hashes", 0),
+        ("n_hashes", 256),
+        ("bucket_width", 0),
+        ("bucket_width", -4.0),
+        ("n_neighbors", -1),
+        ("known_features", -1),
+        ("validation_fraction", 1.0),
+        ("validation_fraction", -0.1),
+        ("scale", "minmax"),
+        ("hash_law", "levy"),
+    ],
+)
+def test_a_stage_1_value_out_of_range_is_refused_by_name(name, value):
+    with pytest.raises(ParameterError, match=f"^{name}=.* is not possible"):
+        prepare_params(**{name: value})
+
+
+def test_a_wrong_choice_is_told_the_possible_ones():
+    with pytest.raises(ParameterError, match=r"default.*paper"):
+        train_params(recipe="papre")
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "reg_lambda", "gamma", "base_score"])
+def test_an_infinite_parameter_is_refused(halves, name):
+    with pytest.raises(ParameterError, match=name):
+        simfl.train(halves, n_trees=1, objective="reg:squarederror", callbacks=[], **{name: float("inf")})
+
+
+def test_an_infinite_bucket_width_is_refused(halves):
+    with pytest.raises(ParameterError, match="bucket_width"):
+        simfl.train(halves, n_trees=1, callbacks=[], bucket_width=float("inf"))
+
+
+def test_a_seed_too_large_to_send_is_refused(halves):
+    with pytest.raises(ParameterError, match="random_state"):
+        simfl.train(halves, n_trees=1, callbacks=[], random_state=2**70)
+
+
+def test_an_unknown_parameter_suggests_the_near_one(halves):
+    with pytest.raises(UnknownParameterError, match=r"'n_tree'.*Did you mean 'n_trees'"):
+        simfl.train(halves, n_tree=3)
+
+
+def test_an_unknown_parameter_with_nothing_near_lists_the_known(halves):
+    with pytest.raises(UnknownParameterError, match=r"'qqqqqq'.*n_trees"):
+        simfl.train(halves, qqqqqq=3)
+
+
+def test_an_unknown_parameter_is_a_type_error_as_in_python(halves):
+    with pytest.raises(TypeError):
+        simfl.train(halves, n_tree=3)
+
+
+def test_numpy_scalars_are_accepted():
+    checked = train_params(n_trees=np.int64(3), learning_rate=np.float32(0.5), random_state=np.uint32(4))
+    assert (checked.n_trees, checked.learning_rate, checked.random_state) == (3, 0.5, 4)
+    assert prepare_params(allow_unsafe_hashes=np.bool_(True)).allow_unsafe_hashes is True
+
+
+@pytest.mark.parametrize("draw", [np.random.RandomState, np.random.default_rng])
+def test_a_generator_as_random_state_gives_a_seed(draw):
+    seeds = [train_params(random_state=draw(3)).random_state for _ in range(2)]
+    assert seeds[0] == seeds[1] >= 0
+
+
+def test_a_stage_1_parameter_is_refused_after_stage_1(halves):
+    ready = simfl.prepare(halves, random_state=0)
+    with pytest.raises(ParameterError, match=r"'n_hashes' belongs to stage 1.*simfl\.prepare"):
+        simfl.train(ready, n_hashes=3)
+
+
+def test_a_stage_2_parameter_given_to_prepare_is_sent_to_train(halves):
+    with pytest.raises(ParameterError, match=r"'n_trees'.*simfl\.train"):
+        simfl.prepare(halves, n_trees=3)
+
+
+def test_a_preparation_keeps_its_recipe(halves):
+    ready = simfl.prepare(halves, recipe="paper", random_state=0)
+    from_ready = simfl.train(ready, n_trees=3, random_state=0, callbacks=[])
+    at_once = simfl.train(halves, recipe="paper", n_trees=3, random_state=0, callbacks=[])
+    assert from_ready.booster.get_dump() == at_once.booster.get_dump()
+
+
+def test_as_many_hashes_as_features_are_refused(halves):
+    with pytest.raises(PrivacyError, match=r"n_hashes=5 with 5 features.*n_hashes=4 or fewer"):
+        simfl.prepare(halves, n_hashes=5)
+
+
+def test_early_stopping_without_validation_rows_says_how_to_get_some(halves):
+    with pytest.raises(ParameterError, match=r"validation_fraction=0\.2"):
+        simfl.train(halves, early_stopping_rounds=2)

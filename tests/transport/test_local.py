@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+import simfl
+from simfl import messages as msg
+from simfl.errors import ProtocolError
+from simfl.transport.local import LocalTransport
+
+DESCRIBE = msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=0)
+
+
+def parties(n):
+    return [simfl.Party(f"p{i}", np.ones((i + 1, 2)), np.zeros(i + 1)) for i in range(n)]
+
+
+def test_replies_belong_to_the_parties_that_were_asked():
+    replies = LocalTransport(parties(5), n_jobs=3).ask_all(dict.fromkeys(["p3", "p0", "p4"], DESCRIBE))
+    assert {name: reply.n_rows for name, reply in replies.items()} == {"p3": 4, "p0": 1, "p4": 5}
+
+
+def test_bytes_are_counted_both_ways():
+    transport = LocalTransport(parties(2))
+    reply = transport.ask("p0", DESCRIBE)
+    assert transport.traffic.received["p0"] == {"Describe": len(msg.encode(DESCRIBE))}
+    assert transport.traffic.sent["p0"] == {"Description": len(msg.encode(reply))}
+    before = transport.traffic.copy()
+    transport.ask("p1", DESCRIBE)
+    assert transport.traffic.since(before)["p0"] == {"received": {}, "sent": {}}
+    assert transport.traffic.total == before.total * 2
+
+
+def test_nothing_is_shared_by_reference():
+    class Echo:
+        name, n_jobs = "echo", 1
+
+        def handle(self, message):
+            self.got = message
+            return msg.Matched(equal_hashes={}, most_uses=0)
+
+    echo = Echo()
+    sent = msg.SumPerLeaf(round=0, trees=[], exponents=(0, 0))
+    LocalTransport([echo]).ask("echo", sent)
+    assert echo.got == sent
+    assert echo.got is not sent
+
+
+def test_threads_are_shared_between_those_asked_at_once():
+    members = parties(4)
+    transport = LocalTransport(members, n_jobs=8)
+    transport.ask_all(dict.fromkeys(["p0", "p1", "p2", "p3"], DESCRIBE))
+    assert [m.n_jobs for m in members] == [2, 2, 2, 2]
+    transport.ask("p2", DESCRIBE)
+    assert members[2].n_jobs == 8
+
+
+def test_an_error_at_a_party_reaches_the_caller():
+    finish = msg.Finish(round=0, previous=[])
+    with pytest.raises(ProtocolError, match="Party 'p1'"):
+        LocalTransport(parties(3), n_jobs=2).ask_all({"p0": DESCRIBE, "p1": finish})
