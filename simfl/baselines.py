@@ -15,14 +15,14 @@ import numpy as np
 import xgboost as xgb
 from scipy import sparse
 
+from simfl import hub
 from simfl import model as models
 from simfl.arrays import AnyArray
 from simfl.callbacks import Callback, TreeRecord
-from simfl.data import class_numbers, plain_classes
-from simfl.errors import DataError
-from simfl.federation import train
+from simfl.data import class_numbers
+from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import TRAIN_NAMES, TrainParams, split, train_params
+from simfl.params import prepare_params, split, train_params
 from simfl.party import Party
 from simfl.training.trees import threads_for, xgboost_params
 
@@ -34,29 +34,26 @@ def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None
 
 def solo(parties: Sequence[Party], **params: Any) -> dict[str, Model]:
     """Every party alone, on its own rows."""
-    classes = classes_of(parties, params)
+    classes = check(parties, params)
     return {party.name: xgboost_model([party], classes, params) for party in parties}
 
 
 def all_in(parties: Sequence[Party], **params: Any) -> Model:
     """All rows pooled, which the parties may not do."""
-    return xgboost_model(parties, classes_of(parties, params), params)
+    return xgboost_model(parties, check(parties, params), params)
 
 
-def _checked(params: dict[str, Any]) -> TrainParams:
-    return train_params(**{k: v for k, v in split(params)[1].items() if k in TRAIN_NAMES})
-
-
-def classes_of(parties: Sequence[Party], params: dict[str, Any]) -> list[Any] | None:
-    """The classes of all parties; None for regression."""
-    if _checked(params).objective == "reg:squarederror":
-        return None
-    return plain_classes(np.concatenate([party.rows.y for party in parties]))
+def check(parties: Sequence[Party], params: dict[str, Any]) -> list[Any] | None:
+    """The classes of all parties (None for regression), after the handshake that a federated training has."""
+    first, second = split(params)
+    transport = gather(parties, 1)
+    hub.describe(transport, prepare_params(**first), seed=0)
+    return hub.labels(transport, train_params(**second))[0]
 
 
 def xgboost_model(parties: Sequence[Party], classes: list[Any] | None, params: dict[str, Any]) -> Model:
     """XGBoost's own model on the rows of these parties together."""
-    checked = _checked(params)
+    checked = train_params(**split(params)[1])
     X, y, weight = _pool(parties)
     labels = y.astype(np.float32) if classes is None else class_numbers(y, classes, "The pool")
     threads = threads_for(X, checked.n_jobs or os.cpu_count() or 1)
@@ -109,8 +106,6 @@ class _Clock(xgb.callback.TrainingCallback):
 
 def _pool(parties: Sequence[Party]) -> tuple[Any, AnyArray, AnyArray | None]:
     rows = [party.rows for party in parties]
-    if len({r.X.shape[1] for r in rows}) > 1:
-        raise DataError(f"The parties have different numbers of features: {[r.X.shape[1] for r in rows]}.")
     stack = sparse.vstack if any(sparse.issparse(r.X) for r in rows) else np.concatenate
     X = stack([r.X for r in rows])
     weight = None

@@ -10,14 +10,15 @@ import msgspec
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 from simfl import comparison, partition
 from simfl.arrays import AnyArray
-from simfl.errors import DataError, ParameterError, SimFLError
+from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.files import Dataset, read
-from simfl.model import Model, write_whole
+from simfl.model import Model, check_target, write_whole
 from simfl.params import defaults, descriptions
 from simfl.party import Party
 
@@ -38,7 +39,9 @@ Recipe = Annotated[Literal["default", "paper"], typer.Option(help=_help["recipe"
 Trees = Annotated[int, typer.Option(help=_help["n_trees"])]
 Depth = Annotated[int, typer.Option(help=_help["max_depth"])]
 Rate = Annotated[float, typer.Option(help=_help["learning_rate"])]
-Seed = Annotated[int, typer.Option(help="seed of the split into parties, of the held-out rows and of the training")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="seed of the split into parties, of the held-out rows and of the training")
+]
 Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the results as JSON too")]
 Save = Annotated[Path | None, typer.Option("--save", metavar="MODEL", help="write SimFL's model (.ubj or .json)")]
 
@@ -52,6 +55,7 @@ def demo(
     json: Json = None,
 ) -> None:
     """Four hospitals with skewed breast cancer data: alone, in turns, with SimFL, and pooled."""
+    _check_outputs(json, save)
     X, y = load_breast_cancer(return_X_y=True)
     data = Dataset(X, y, load_breast_cancer().feature_names.tolist(), None, [])
     rows, held_out = _hold_out(data, seed, stratify=True)
@@ -85,6 +89,7 @@ def simulate(
     """Split a file into parties and compare SOLO, TFL, SimFL and ALL-IN on held-out rows."""
     if by is not None and theta is not None:
         raise ParameterError("--by and --theta exclude each other: split by a column, or skew the classes.")
+    _check_outputs(json, save)
     data = read(file, label, by)
     for note in data.notes:
         console.print(f"Note: {note}.")
@@ -101,6 +106,15 @@ def simulate(
         "objective": chosen,
     }
     _run(members, data, held_out, params, json, save)
+
+
+def _check_outputs(json: Path | None, save: Path | None) -> None:
+    """Better now than after the training."""
+    if save is not None:
+        check_target(save)
+    for path in (json, save):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise FileError(f"{path} cannot be written: its folder does not exist, or it is a folder itself.")
 
 
 def _objective(y: AnyArray) -> str:
@@ -126,6 +140,8 @@ def _split(data: Dataset, rows: AnyArray, n: int, theta: float | None, seed: int
     if data.by is not None:
         return partition.by_column(data.by[rows])
     if theta is not None:
+        if len(np.unique(data.y[rows].astype(str))) != 2:
+            raise ParameterError("--theta skews two classes, and here are more. Use --by COL, or a balanced split.")
         parts = partition.unbalanced(data.y[rows].astype(str), n, theta, seed)
     else:
         parts = partition.balanced(len(rows), n, seed)
@@ -172,7 +188,7 @@ def main() -> None:
     try:
         app()
     except SimFLError as error:
-        errors.print(f"[bold red]Error:[/] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("Stopped.")

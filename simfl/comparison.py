@@ -45,7 +45,7 @@ def compare(
 ) -> tuple[list[Result], Model]:
     """Train every method and score it; also returns SimFL's model. `watch` is told what comes next."""
     results = []
-    classes = baselines.classes_of(parties, params)
+    classes = baselines.check(parties, params)
     for party in parties:
         watch(f"SOLO {party.name}")
         model, seconds = _timed(partial(baselines.xgboost_model, [party], classes, params))
@@ -78,17 +78,19 @@ def scores(model: Model, X: Any, y: AnyArray) -> dict[str, float | None]:
         rmse = float(np.sqrt(np.mean((model.predict(X) - y.astype(np.float64)) ** 2)))
         return {"error": None, "logloss": None, "auc": None, "rmse": rmse}
     p = np.clip(model.predict_proba(X).astype(np.float64), 1e-15, 1.0)
-    labels = model.classes.tolist()
-    number = np.array([labels.index(label) for label in y.tolist()])
+    places = {label: place for place, label in enumerate(model.classes.tolist())}
+    number = np.array([places.get(label, -1) for label in y.tolist()])
+    # A label that no party has is always missed: it gets the smallest probability.
+    given = np.where(number >= 0, p[np.arange(len(number)), number], 1e-15)
     return {
         "error": float(np.mean(p.argmax(axis=1) != number)),
-        "logloss": float(-np.log(p[np.arange(len(number)), number]).mean()),
+        "logloss": float(-np.log(given).mean()),
         "auc": _auc(number, p),
     }
 
 
 def _auc(number: AnyArray, p: AnyArray) -> float | None:
-    if len(np.unique(number)) != p.shape[1]:
+    if number.min() < 0 or len(np.unique(number)) != p.shape[1]:
         return None  # not defined where the held-out rows lack a class
     if p.shape[1] == 2:
         return float(roc_auc_score(number, p[:, 1]))

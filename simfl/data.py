@@ -22,9 +22,9 @@ def as_table(X: Any, who: str) -> tuple[Table, list[str] | None]:
     columns = None
     if isinstance(X, pd.DataFrame):
         columns = [str(c) for c in X.columns]
-        _refuse_repeated(columns, who)
+        check_names(columns, who)
         X = _frame_to_numbers(X, who)
-    table: Any = _as_csr(X) if sparse.issparse(X) else _as_dense(X, who)
+    table: Any = _as_csr(X, who) if sparse.issparse(X) else _as_dense(X, who)
     if table.shape[0] == 0:
         raise DataError(f"{who} has no rows. Leave it out, or check how its table was read.")
     if table.shape[1] == 0:
@@ -36,6 +36,8 @@ def as_table(X: Any, who: str) -> tuple[Table, list[str] | None]:
 def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
     """The labels, one per row, none of them missing."""
     labels = np.asarray(y)
+    if labels.dtype == object:
+        labels = _settled(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or len(labels) != n_rows:
@@ -43,14 +45,24 @@ def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
     missing = int(pd.isna(labels).sum())
     if missing:
         raise DataError(f"{who} has {missing} missing labels (NaN). Drop these rows, or fill the labels in.")
-    return labels
+    return labels.astype(str) if labels.dtype == object else labels
+
+
+def _settled(labels: AnyArray) -> AnyArray:
+    """Numbers and truth values that came as Python objects become arrays of their own type."""
+    kinds = {"integer": np.int64, "boolean": np.bool_, "floating": np.float64, "mixed-integer-float": np.float64}
+    kind = kinds.get(pd.api.types.infer_dtype(labels.ravel(), skipna=False))
+    return labels.astype(kind) if kind else labels
 
 
 def as_weights(weight: Any, n_rows: int, who: str) -> Floats | None:
     """The sample weights: finite, not negative, not all zero."""
     if weight is None:
         return None
-    weights = np.asarray(weight, dtype=np.float32)
+    try:
+        weights = np.asarray(weight, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise DataError(f"{who} has sample weights that are not numbers.") from None
     if weights.shape != (n_rows,):
         raise DataError(f"{who} has {n_rows} rows but sample weights of shape {weights.shape}.")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
@@ -64,14 +76,13 @@ def plain_classes(labels: AnyArray) -> list[bool | int | float | str]:
     >>> plain_classes(np.array([1, 0, 1])), plain_classes(np.array([1.0, 2.0]))
     ([0, 1], [1, 2])
     """
-    found = np.unique(labels.astype(str) if labels.dtype == object else labels).tolist()
+    found = np.unique(labels).tolist()
     return [int(c) if isinstance(c, float) and c.is_integer() else c for c in found]
 
 
 def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
     """The place of every label in the list of classes."""
-    own = labels.astype(str) if labels.dtype == object else labels
-    known = np.asarray(classes)
+    own, known = labels, np.asarray(classes)
     if known.dtype.kind != own.dtype.kind and not {known.dtype.kind, own.dtype.kind} <= set("iufb"):
         raise DataError(f"{who} has labels of type {own.dtype}, the training knows {list(classes)}.")
     order = np.argsort(known)
@@ -84,7 +95,8 @@ def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
 
 def _frame_to_numbers(frame: pd.DataFrame, who: str) -> AnyArray:
     for name, dtype in frame.dtypes.items():
-        if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype)):
+        number = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
+        if not (number or pd.api.types.is_bool_dtype(dtype)):
             raise DataError(
                 f"Column {str(name)!r} of {who[:1].lower()}{who[1:]} holds {dtype}, not numbers. "
                 "Encode it first (for example with pandas.get_dummies, with the same columns at every party)."
@@ -93,7 +105,10 @@ def _frame_to_numbers(frame: pd.DataFrame, who: str) -> AnyArray:
 
 
 def _as_dense(X: Any, who: str) -> Floats:
-    values = np.asarray(X)
+    try:
+        values = np.asarray(X)
+    except ValueError:
+        raise DataError(f"{who} has rows of different lengths. Give rows by columns.") from None
     if values.ndim != 2:
         raise DataError(f"{who} has a table with {values.ndim} dimensions. Give rows by columns.")
     if values.dtype.kind not in "buif":
@@ -102,9 +117,13 @@ def _as_dense(X: Any, who: str) -> Floats:
         return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def _as_csr(X: Any) -> Any:
+def _as_csr(X: Any, who: str) -> Any:
+    if X.dtype.kind not in "buif":
+        raise DataError(f"{who} has a table of type {X.dtype}. Give numbers.")
     table = sparse.csr_matrix(X, dtype=np.float32)
-    table.sum_duplicates()  # also sorts the columns of every row, which walking a tree relies on
+    if not table.has_canonical_format:  # walking a tree relies on sorted columns
+        table = table.copy()  # the caller's own stays as it is
+        table.sum_duplicates()
     return table
 
 
@@ -115,7 +134,11 @@ def _refuse_infinite(values: AnyArray, who: str) -> None:
         )
 
 
-def _refuse_repeated(columns: list[str], who: str) -> None:
+def check_names(columns: list[str], who: str) -> None:
+    """Refuse names of features that XGBoost would refuse."""
+    strange = [c for c in columns if any(sign in c for sign in "[]<")]
+    if strange:
+        raise DataError(f"{who} has column names with a sign that XGBoost refuses ([, ] or <): {strange}. Rename them.")
     repeated = sorted({c for c in columns if columns.count(c) > 1})
     if repeated:
         raise DataError(f"{who} has several columns named {repeated}. Rename them.")

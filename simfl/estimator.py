@@ -10,6 +10,7 @@ import inspect
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -84,6 +85,8 @@ def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:
     if labels.ndim != 1:
         raise DataError(f"parties has {labels.ndim} dimensions. Give one label per row.")
     check_consistent_length(labels, np.empty(n_rows))
+    if pd.isna(labels).any():
+        raise DataError(f"parties has {int(pd.isna(labels).sum())} missing labels. Say whose every row is.")
     return by_column(labels)
 
 
@@ -120,7 +123,12 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
 
 
 class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
-    """A regressor over several parties: reg:squarederror."""
+    """A regressor over several parties: reg:squarederror.
+
+    >>> X = np.arange(40.0).reshape(20, 2)
+    >>> SimFLRegressor(n_trees=30, random_state=0).fit(X, X[:, 0]).predict(X[:1]).shape
+    (1,)
+    """
 
     def fit(self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None) -> Self:
         """Train; `parties` labels the rows."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Preparation:
             raise
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], parties: Sequence[Party]) -> Preparation:
+    def load(cls, path: str | os.PathLike[str], parties: Iterable[Party]) -> Preparation:
         """Open what `save` wrote, with the parties it was made from."""
         folder = Path(path)
         try:
@@ -69,10 +69,11 @@ class Preparation:
             raise FileError(f"There is no preparation at {folder}: {error.strerror}.") from None
         except msgspec.DecodeError as error:
             raise FileError(f"{folder / _ABOUT} is not a preparation: {error}.") from None
+        parties = list(parties)
         names = [party.name for party in parties]
         if names != about.parties:
             raise DataError(f"The preparation {folder} is of the parties {about.parties}, not {names}.")
-        transport = _transport(parties, about.params.n_jobs)
+        transport = gather(parties, about.params.n_jobs)
         members = list(transport.handlers.values())
         for number, member in enumerate(members):
             member.recall(folder / f"party-{number}.npz", about.params.validation_fraction, about.seed)
@@ -85,26 +86,40 @@ def _remove_preparation(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def prepare(parties: Sequence[Party], **params: Any) -> Preparation:
+def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     """Stage 1: find the rows of different parties that resemble each other.
 
     Parameters are those of `simfl.params.PrepareParams`.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> prepare([Party("north", X[::2], y[::2]), Party("south", X[1::2], y[1::2])], n_hashes=3, random_state=0)
+    Preparation(north (75 rows), south (75 rows); 3 hashes, ... s)
     """
-    refuse_unknown(params, PREPARE_NAMES)
+    for name in params:
+        if name in TRAIN_NAMES and name not in PREPARE_NAMES:
+            raise ParameterError(f"{name!r} belongs to stage 2. Give it to simfl.train.")
     checked = prepare_params(**params)
-    transport = _transport(parties, checked.n_jobs)
+    transport = gather(parties, checked.n_jobs)
     prepared = hub.prepare(transport, checked)
     return Preparation(list(transport.handlers.values()), prepared, transport)
 
 
 def train(
-    parties: Sequence[Party] | Preparation, *, callbacks: Sequence[Callback] | None = None, **params: Any
+    parties: Iterable[Party] | Preparation, *, callbacks: Sequence[Callback] | None = None, **params: Any
 ) -> Model:
     """Train one model over all parties.
 
     Takes parties, or a preparation (`prepare`) to skip stage 1. Parameters are those of
     `simfl.params.PrepareParams` and `simfl.params.TrainParams`; with a preparation only the latter. `callbacks`: None
     shows a progress bar at a terminal; an empty list shows nothing.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> parties = [Party("north", X[::2], y[::2]), Party("south", X[1::2], y[1::2])]
+    >>> model = train(parties, objective="multi:softprob", n_trees=10, random_state=0)
+    >>> model.n_trees, (model.predict(X) == y).mean() > 0.95
+    (10, np.True_)
     """
     if isinstance(parties, Preparation):
         ready = parties
@@ -135,9 +150,11 @@ def _refuse_prepared(params: dict[str, Any]) -> None:
     refuse_unknown(params, TRAIN_NAMES)
 
 
-def _transport(parties: Sequence[Party], n_jobs: int | None) -> LocalTransport[Party]:
-    if isinstance(parties, Party) or not all(isinstance(party, Party) for party in parties):
-        raise DataError("Give a list of simfl.Party objects.")
+def gather(parties: Iterable[Party], n_jobs: int | None = None) -> LocalTransport[Party]:
+    """A transport to fresh copies of these parties, if they are some and have names of their own."""
+    parties = list(parties) if isinstance(parties, Iterable) else [parties]
+    if not all(isinstance(party, Party) for party in parties):
+        raise DataError(f"Give a list of simfl.Party objects, not {[type(party).__name__ for party in parties]}.")
     if not parties:
         raise DataError("There is no party. Give at least one simfl.Party.")
     repeated = sorted(name for name, times in Counter(party.name for party in parties).items() if times > 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class Dataset:
 
 def read(path: Path, label: str | None = None, by: str | None = None) -> Dataset:
     """Read a file; its ending or its first line tells the format."""
+    if path.is_dir():
+        raise FileError(f"{path} is a folder. Give a CSV, Parquet or LIBSVM file.")
     if not path.is_file():
         raise FileError(f"There is no file {path}.")
     try:
@@ -56,8 +59,18 @@ def _kind(path: Path) -> str:
         return "csv"
     if ending in (".libsvm", ".svm", ".svmlight"):
         return "libsvm"
-    first = _head(path)
-    return "libsvm" if re.match(r"^\S+(\s+\d+:\S+)+\s*$", first) else "csv"
+    return "libsvm" if _looks_like_libsvm(path) else "csv"
+
+
+def _looks_like_libsvm(path: Path) -> bool:
+    """Whether the first row with features reads: label, then number:value pairs (and perhaps a query id)."""
+    with path.open(encoding="utf-8") as file:
+        for line in islice(file, 1000):
+            row = line.split("#")[0].strip()
+            if re.fullmatch(r"[-+.\deE]*", row):
+                continue  # a comment, an empty row, or a row without features
+            return re.fullmatch(r"\S+(\s+qid:\d+)?(\s+\d+:\S+)+", row) is not None
+    return False
 
 
 def _head(path: Path) -> str:
@@ -103,7 +116,12 @@ def _encode(features: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     features = features.rename(columns=str)
     text = [c for c in features.columns if not pd.api.types.is_numeric_dtype(features[c])]
     for column in text:
-        n_values = features[column].nunique()
+        try:
+            n_values = features[column].nunique()
+        except TypeError:
+            raise DataError(
+                f"Column {column!r} holds lists or other structures. Drop it, or split it up first."
+            ) from None
         if n_values > MOST_VALUES:
             raise DataError(
                 f"Column {column!r} has {n_values} different texts. Drop it, or turn it into numbers first."

@@ -23,7 +23,7 @@ from simfl.errors import DataError, ParameterError, ProtocolError
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import merge_tables
-from simfl.privacy.guard import MOST_HASHES, check_hashes, default_hashes
+from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
@@ -43,7 +43,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     params: PrepareParams
     n_hashes: int
-    bucket_width: float
+    bucket_width: float | None
     equal_hashes: dict[str, dict[str, float]]  # party -> other party -> mean count of equal hash values
     most_uses: dict[str, int]  # party -> how many of its rows at most resemble one and the same row
     seconds: float
@@ -56,9 +56,9 @@ def prepare(transport: Transport, params: PrepareParams) -> Prepared:
     """Stage 1: find the similar rows. Done once, used by many trainings."""
     begun = time.perf_counter()
     seed = fresh_seed(params.random_state)
-    described = _describe(transport, params, seed)
+    described = describe(transport, params, seed)
     first = next(iter(described.values()))
-    hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": math.nan, "equal_hashes": {}, "most_uses": {}}
+    hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": None, "equal_hashes": {}, "most_uses": {}}
     if len(described) > 1 and params.n_neighbors:
         hashing = _find_similar_rows(transport, params, seed, described)
     return Prepared(
@@ -79,7 +79,8 @@ def fresh_seed(random_state: int | None) -> int:
     return int(np.random.SeedSequence().entropy) % 2**63 if random_state is None else random_state  # type: ignore[arg-type]
 
 
-def _describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str, msg.Description]:
+def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str, msg.Description]:
+    """The handshake: what has everybody got? Refuses tables that do not fit together."""
     question = msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
     replies = _ask_all(transport, question, msg.Description)
     check_same_form(replies)
@@ -258,10 +259,8 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
 
 
 def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
+    classes, base_score = labels(transport, params)
     loss = LOSSES[params.objective]
-    replies = _ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary)
-    classes = _merge_classes(replies, params.objective) if loss.classifies else None
-    base_score = _base_score(replies, classes, params)
     question = msg.Start(params=params, seed=seed, classes=classes, base_margin=loss.margin(base_score).tolist())
     exponents = _Exponents(_ask_all(transport, question, msg.Started))
     exponents.matched(prepared.most_uses)
@@ -278,13 +277,20 @@ def _rematch_is_due(number: int, params: TrainParams, prepared: Prepared) -> boo
 
 def _rematch(transport: Transport, prepared: Prepared, number: int, seed: int) -> dict[str, int]:
     """Find the similar rows anew, with the leaves of the last trees as hash values."""
-    replies = _ask_all(transport, msg.HashByTrees(round=number, n_trees=MOST_HASHES), msg.Hashes)
+    replies = _ask_all(transport, msg.HashByTrees(round=number, n_trees=prepared.n_hashes), msg.Hashes)
     n_hashes = next(iter(replies.values())).values.shape[1]
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
     hashes = {party: _hash_values(reply, rows[party], n_hashes) for party, reply in replies.items()}
     found = _match(transport, hashes, prepared.params.n_neighbors or 0, seed + number, number)
     uses: dict[str, int] = found["most_uses"]
     return uses
+
+
+def labels(transport: Transport, params: TrainParams) -> tuple[list[Any] | None, Doubles]:
+    """The classes of all parties (None for regression) and the start value. Refuses labels that do not fit."""
+    replies = _ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary)
+    classes = _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
+    return classes, _base_score(replies, classes, params)
 
 
 def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> list[Any]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 import xgboost as xgb
 
 from simfl.arrays import AnyArray, Doubles
@@ -87,13 +88,13 @@ class Model:
         return self._raw(X, output_margin=True)
 
     def _raw(self, X: Any, *, output_margin: bool = False) -> AnyArray:
-        table, columns = as_table(X, "The table to predict")
         names = self.feature_names
-        if columns and names and columns != names:
-            missing = [n for n in names if n not in columns]
+        if names and isinstance(X, pd.DataFrame):
+            missing = [n for n in names if n not in X.columns]
             if missing:
                 raise DataError(f"These columns are missing: {missing}. The model was trained with {names}.")
-            table, columns = as_table(X[names], "The table to predict")
+            X = X[names]  # other columns, and another order, do no harm
+        table, _ = as_table(X, "The table to predict")
         if table.shape[1] != self.booster.num_features():
             raise DataError(f"The table has {table.shape[1]} columns, the model {self.booster.num_features()}.")
         matrix = xgb.DMatrix(table, feature_names=names)
@@ -102,44 +103,61 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model; the ending .json or .ubj decides the format, as in XGBoost."""
-        target = Path(path)
-        if target.suffix not in (".ubj", ".json"):
-            raise FileError(f"A model's file must end in .ubj or .json, not {target.name!r}.")
+        target = check_target(path)
         write_whole(target, bytes(self.booster.save_raw(target.suffix[1:])))
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Open a model that `Model.save` wrote."""
+    """Open a model that `Model.save` wrote.
+
+    >>> load("nowhere.ubj")
+    Traceback (most recent call last):
+        ...
+    simfl.errors.FileError: The model nowhere.ubj cannot be read: No such file or directory.
+    """
     source = Path(path)
     if source.is_dir():
         raise FileError(
             f"{source} is a folder. Open a preparation with simfl.Preparation.load({str(path)!r}, parties)."
         )
-    booster = xgb.Booster()
     try:
-        booster.load_model(bytearray(source.read_bytes()))
+        data = source.read_bytes()
     except OSError as error:
         raise FileError(f"The model {source} cannot be read: {error.strerror}.") from None
+    booster = xgb.Booster()
+    try:
+        if not data.startswith(b"{") or not data.endswith(b"}"):  # an empty or cut off file would end the process
+            raise ValueError
+        booster.load_model(bytearray(data))
     except (xgb.core.XGBoostError, ValueError):
-        raise FileError(f"{source} is not an XGBoost model.") from None
-    about = booster.attr(ATTRIBUTE)
-    if about is None:
-        raise FileError(f"{source} was not written by SimFL. Open it with xgboost.Booster().load_model.")
-    return Model(booster, msgspec.json.decode(about, type=_About))
+        raise FileError(f"{source} is not an XGBoost model, or only a part of one.") from None
+    try:
+        about = msgspec.json.decode(booster.attr(ATTRIBUTE) or "", type=_About)
+    except msgspec.DecodeError:
+        raise FileError(f"{source} was not written by SimFL. Open it with xgboost.Booster().load_model.") from None
+    return Model(booster, about)
+
+
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """Where a model is to go, if its ending is one that XGBoost knows."""
+    target = Path(path)
+    if target.suffix not in (".ubj", ".json"):
+        raise FileError(f"A model's file must end in .ubj or .json, not {target.name!r}.")
+    return target
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write all or nothing: into a file beside the target, then rename."""
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
+        try:
+            with unfinished.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise FileError(f"{path} cannot be written: {error.strerror}.") from None
 

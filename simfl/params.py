@@ -7,7 +7,8 @@ found from the data, as the description tells. Parameters that XGBoost has too c
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Final, Literal, get_type_hints
+import math
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -63,7 +64,7 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         float, _is("share of its rows that each party sets aside to watch the metric", ge=0, lt=1)
     ] = 0.0
     random_state: Annotated[
-        Annotated[int, Meta(ge=0)] | None, _is("seed of everything random; None: a new one each time")
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None, _is("seed of everything random; None: a new one each time")
     ] = None
     n_jobs: Annotated[int | None, _is("threads for all parties of this process together; None: all cores")] = None
 
@@ -75,7 +76,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     objective: Annotated[Objective, _is("what is learned, in XGBoost's words")] = "binary:logistic"
     n_trees: Annotated[int, _is("boosting rounds (a multiclass round grows one tree per class)", ge=1)] = 100
     learning_rate: Annotated[float, _is("step size of every tree", gt=0)] = 0.1
-    max_depth: Annotated[int, _is("deepest level of a tree; 0: no limit", ge=0)] = 6
+    max_depth: Annotated[int, _is("deepest level of a tree; 0: no limit", ge=0, le=1000)] = 6
     max_leaves: Annotated[int, _is("most leaves of a tree; 0: no limit", ge=0)] = 0
     grow_policy: Annotated[
         Literal["depthwise", "lossguide"], _is("split level by level, or where the loss falls most")
@@ -120,7 +121,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[int, Meta(ge=1)] | None,
         _is("stop when the validation metric has not improved for so many trees"),
     ] = None
-    random_state: Annotated[int, Meta(ge=0)] | None = None
+    random_state: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     n_jobs: int | None = None
 
 
@@ -197,8 +198,11 @@ def _checked(struct: Any, given: dict[str, Any]) -> Any:
     for name, value in values.items():
         try:
             msgspec.convert({name: value}, struct)
-        except msgspec.ValidationError as error:
-            raise ParameterError(f"{name}={value!r} is not possible: {_reason(error)}.") from None
+        except (msgspec.ValidationError, OverflowError) as error:
+            reason = _choices(struct, name) or _reason(error)
+            raise ParameterError(f"{name}={value!r} is not possible: {reason}.") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ParameterError(f"{name}={value!r} is not possible: it must be finite.")
     params = msgspec.convert(values, struct)
     recipe = {k: v for k, v in RECIPES[params.recipe].items() if getattr(params, k, 0) is None}
     return msgspec.structs.replace(params, **recipe)
@@ -214,6 +218,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _reason(error: msgspec.ValidationError) -> str:
+def _choices(struct: Any, name: str) -> str:
+    """What a parameter with a few possible words can be."""
+
+    def words(hint: Any) -> list[str]:
+        if get_origin(hint) is Literal:
+            return [repr(word) for word in get_args(hint)]
+        return [word for part in get_args(hint) if not isinstance(part, str) for word in words(part)]
+
+    found = words(get_type_hints(struct, include_extras=True)[name])
+    return f"it must be one of {', '.join(found)}" if found else ""
+
+
+def _reason(error: Exception) -> str:
     text = str(error).split(" - at ")[0].replace("`", "")
     return text[:1].lower() + text[1:]

@@ -38,7 +38,9 @@ def unbalanced(y: Any, n_parties: int, theta: float = 0.8, seed: int = 0) -> lis
     labels = np.asarray(y)
     classes, numbers = np.unique(labels, return_inverse=True)
     if len(classes) != 2:
-        raise DataError(f"The unbalanced partition is made for two classes; here are {len(classes)}. Use by_column.")
+        raise DataError(
+            f"The unbalanced partition is made for two classes; here are {len(classes)}. Split balanced or by a column."
+        )
     if not 0 < theta < 1:
         raise ParameterError(f"theta={theta} is not possible: it must lie between 0 and 1.")
     if n_parties % 2:

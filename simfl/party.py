@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import zipfile
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from scipy import sparse
 
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
-from simfl.data import as_labels, as_table, as_weights, class_numbers, plain_classes
+from simfl.data import as_labels, as_table, as_weights, check_names, class_numbers, plain_classes
 from simfl.errors import DataError, FileError, ProtocolError
 from simfl.params import TrainParams
 from simfl.preprocessing.lsh import HashFamily, hash_rows
@@ -106,6 +107,9 @@ class Party:
     sample_weight : one weight per row, optional
     validation : (X, y) or (X, y, sample_weight), rows that are not trained on but watched, optional
     columns : names of the features, where the table has none
+
+    >>> Party("north", [[1.0, 2.0], [3.0, 4.0]], [0, 1])
+    Party('north', 2 rows, 2 features)
     """
 
     def __init__(
@@ -147,11 +151,17 @@ class Party:
     def _check_columns(self, given: list[str] | None, named: list[str] | None) -> list[str] | None:
         if given is not None and len(given) != self.rows.X.shape[1]:
             raise DataError(f"{self} has {self.rows.X.shape[1]} features but {len(given)} names for them.")
-        return named if given is None else [str(name) for name in given]
+        if given is None:
+            return named
+        names = [str(name) for name in given]
+        check_names(names, str(self))
+        return names
 
     def _read_validation(self, validation: Any) -> Rows | None:
         if validation is None:
             return None
+        if not isinstance(validation, tuple | list) or len(validation) not in (2, 3):
+            raise DataError(f"{self} has validation rows of the wrong form. Give validation=(X, y).")
         X, y, weight = (*validation, None)[:3]
         rows, columns = self._read(X, y, weight)
         if (columns and columns != self.columns) or rows.X.shape[1] != self.rows.X.shape[1]:
@@ -258,15 +268,19 @@ class Party:
     def recall(self, path: Path, validation_fraction: float, seed: int) -> None:
         """Read back what `keep` wrote; refuse it if the table has changed since."""
         self._set_aside(validation_fraction, seed)
-        with np.load(path, allow_pickle=False) as kept:
-            if str(kept["fingerprint"]) != self.fingerprint():
-                raise FileError(
-                    f"The table of party {self.name!r} is not the one that {path} was prepared from. "
-                    "Run simfl.prepare again."
-                )
-            self._order = kept["order"].tolist()
-            self._n_rows = dict(zip(self._order, kept["n_rows"].tolist(), strict=True))
-            self._similar = {o: kept[f"similar_{i}"] for i, o in enumerate(self._order) if f"similar_{i}" in kept}
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                kept = dict(file)
+            known, order, sizes = str(kept["fingerprint"]), kept["order"].tolist(), kept["n_rows"].tolist()
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            raise FileError(f"{path} cannot be read. Run simfl.prepare again.") from None
+        if known != self.fingerprint():
+            raise FileError(
+                f"The table of party {self.name!r} is not the one that {path} was prepared from. "
+                "Run simfl.prepare again."
+            )
+        self._order, self._n_rows = order, dict(zip(order, sizes, strict=True))
+        self._similar = {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
 
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""
@@ -290,8 +304,8 @@ class Party:
         classes = plain_classes(y if self._held_out is None else np.concatenate([y, self._held_out.y]))
         if len(classes) > MOST_CLASSES or any(isinstance(c, float) for c in classes):
             raise DataError(
-                f"{self} has labels that look like numbers, not classes ({classes[0]}, {classes[1]}, "
-                "...). Use objective='reg:squarederror'."
+                f"{self} has labels that look like numbers, not classes ({classes[:3]}). "
+                "Use objective='reg:squarederror'."
             )
         numbers = class_numbers(y, classes, str(self)).astype(np.int64)
         sums = np.bincount(numbers, weights=weight, minlength=len(classes))
@@ -305,8 +319,8 @@ class Party:
                 f"{self} has labels that are not numbers. "
                 "Use objective='binary:logistic' or 'multi:softprob' for classes."
             ) from None
-        if not np.isfinite(numbers).all():
-            raise DataError(f"{self} has infinite labels. Drop these rows.")
+        if not (np.abs(numbers) < 1e18).all():  # their squares would leave float32
+            raise DataError(f"{self} has labels beyond 1e18. Drop these rows, or measure in a larger unit.")
         return numbers
 
     def _start(self, message: msg.Start) -> msg.Started:

@@ -152,7 +152,6 @@ WRONG = {
     "odd parties": (["data.csv", "--label", "ill", "--theta", "0.8", "--parties", "3"], "even"),
     "many parties": (["data.csv", "--label", "ill", "--parties", "999"], "999"),
     "no trees": (["data.csv", "--label", "ill", "--trees", "0"], "n_trees=0"),
-    "seed": (["data.csv", "--label", "ill", "--seed", "-1"], "seed"),
     "text as number": (["data.csv", "--label", "site", "--objective", "reg:squarederror"], "not numbers"),
     "three as two": (["iris.csv", "--label", "target", "--objective", "binary:logistic"], "two classes"),
     "by in libsvm": (["data.svm", "--by", "site"], "--by cannot be used"),
@@ -212,3 +211,8 @@ def test_help_lists_the_commands_and_all_options():
     simulate = runner.invoke(cli.app, ["simulate", "--help"], env=wide).output
     options = "label parties theta by recipe trees max-depth learning-rate objective seed json save"
     assert all(f"--{o}" in simulate for o in options.split())
+
+
+def test_a_seed_below_zero_is_a_wrong_call(folder, run, capfd):
+    assert run("simulate", folder / "data.csv", "--label", "ill", "--seed", "-1") == 2
+    assert "--seed" in capfd.readouterr().err

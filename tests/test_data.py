@@ -174,7 +174,7 @@ def test_bools_in_an_object_column_stay_bools():
 def test_class_numbers_are_places_in_the_list():
     assert class_numbers(np.array([3, -1, 3]), [-1, 0, 3], WHO).tolist() == [2, 0, 2]
     assert class_numbers(np.array([1.0, 0.0]), [0, 1], WHO).tolist() == [1, 0]
-    assert class_numbers(np.array(["b", "a"], dtype=object), ["a", "b"], WHO).tolist() == [1, 0]
+    assert class_numbers(np.array(["b", "a"]), ["a", "b"], WHO).tolist() == [1, 0]
 
 
 def test_a_label_outside_the_classes_is_refused():

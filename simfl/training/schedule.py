@@ -16,7 +16,7 @@ def proportional(n_rows: Sequence[int]) -> Iterator[int]:
 
     >>> from itertools import islice
     >>> list(islice(proportional([30, 10]), 8))
-    [0, 1, 0, 0, 0, 1, 0, 0]
+    [0, 0, 1, 0, 0, 0, 1, 0]
     """
     share = np.array(n_rows) / sum(n_rows)
     built = np.zeros(len(share))
