@@ -1,0 +1,1 @@
+"""Speed, accuracy, the paper and the peers: what the figures in README and docs come from."""

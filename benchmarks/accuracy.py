@@ -1,6 +1,7 @@
 """How accurate the recipes are: best log loss over the number of trees on 25 % held-out rows, theta 80 %.
 
-    python -m benchmarks.accuracy [--data a9a ...] [--parties 10 2] [--seeds 3] [--json OUT]
+    python -m benchmarks.accuracy [--data a9a ...] [--parties 10 2] [--seeds 3] [--json OUT] [--plot PNG]
+    python -m benchmarks.accuracy --from OUT [--plot PNG]      # shows an earlier run again
 
 Every method gets depth 8, learning rate 0.1, up to 400 trees and XGBoost's defaults otherwise. The held-out rows are
 watched as validation rows of the first party; nothing is chosen by them but the number of trees that is reported.
@@ -94,7 +95,7 @@ def run(names: list[str], party_counts: list[int], seeds: int, methods: list[str
 
 
 def best(results: list[dict], data: str, parties: int, method: str) -> float:
-    """The best of the mean curve? No: the mean of each seed's best, as a user with a validation set would get."""
+    """The mean over the seeds of each one's best."""
     found = [min(r["curve"]) for r in results if (r["data"], r["parties"], r["method"]) == (data, parties, method)]
     return statistics.fmean(found) if found else float("nan")
 
@@ -130,6 +131,30 @@ def show(results: list[dict], parties: int, methods: list[str]) -> Table:
     return table
 
 
+def plot(results: list[dict], parties: int, path: Path) -> None:
+    """One panel per data set, one bar per method."""
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(r["data"] for r in results))
+    methods = [m for m in METHODS if any(r["method"] == m for r in results)]
+    colours = {"default": "#1a7f37", "ALL-IN": "#57606a"}
+    figure, panels = plt.subplots(1, len(names), figsize=(11, 2.5), layout="constrained", sharey=True)
+    for panel, name in zip(np.atleast_1d(panels), names, strict=True):
+        values = [best(results, name, parties, method) for method in methods]
+        bars = panel.barh(methods, values, color=[colours.get(m, "#c9d1d9") for m in methods])
+        panel.bar_label(bars, [f"{v:.3f}" for v in values], padding=3, fontsize=8)
+        panel.set_title(name, fontsize=10)
+        panel.set_xlim(0, max(values) * 1.35)
+        panel.set_xticks([])
+        panel.spines[["top", "right", "bottom"]].set_visible(False)
+        panel.tick_params(left=False)
+    np.atleast_1d(panels)[0].invert_yaxis()
+    labels = ["SimFL" if m == "default" else "SimFL, paper's recipe" if m == "paper" else m for m in methods]
+    np.atleast_1d(panels)[0].set_yticks(range(len(methods)), labels)
+    figure.suptitle(f"Log loss on held-out rows, {parties} skewed parties (lower is better)", fontsize=11)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", default=list(NAMES), choices=NAMES)
@@ -137,14 +162,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change the default recipe")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the curves of all runs")
+    parser.add_argument("--from", dest="earlier", type=Path, help="show the results of an earlier run")
+    parser.add_argument("--plot", type=Path, help="draw the first number of parties")
     given = parser.parse_args()
     more = {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in given.set)}
-    results = run(given.data, given.parties, given.seeds, given.methods, more)
-    for parties in given.parties:
-        Console(width=120).print(show(results, parties, given.methods))
+    if given.earlier:
+        results = json.loads(given.earlier.read_text())
+    else:
+        results = run(given.data, given.parties, given.seeds, given.methods, more)
     if given.json:
         given.json.write_text(json.dumps(results))
+    for parties in given.parties:
+        Console(width=120).print(show(results, parties, given.methods))
+    if given.plot:
+        plot(results, given.parties[0], given.plot)
 
 
 if __name__ == "__main__":

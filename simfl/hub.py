@@ -23,7 +23,7 @@ from simfl.errors import DataError, ParameterError, ProtocolError
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import merge_tables
-from simfl.privacy.guard import check_hashes, default_hashes
+from simfl.privacy.guard import MOST_HASHES, check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
@@ -277,7 +277,7 @@ def _rematch_is_due(number: int, params: TrainParams, prepared: Prepared) -> boo
 
 def _rematch(transport: Transport, prepared: Prepared, number: int, seed: int) -> dict[str, int]:
     """Find the similar rows anew, with the leaves of the last trees as hash values."""
-    replies = _ask_all(transport, msg.HashByTrees(round=number, n_trees=prepared.n_hashes), msg.Hashes)
+    replies = _ask_all(transport, msg.HashByTrees(round=number, n_trees=MOST_HASHES), msg.Hashes)
     n_hashes = next(iter(replies.values())).values.shape[1]
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
     hashes = {party: _hash_values(reply, rows[party], n_hashes) for party, reply in replies.items()}

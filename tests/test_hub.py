@@ -308,6 +308,51 @@ def test_the_last_record_tells_the_model_itself():
     assert all(r.seconds > 0 and r.bytes > 0 for r in model.history)
 
 
+def test_similar_rows_are_found_anew_by_the_trees():
+    asked = []
+
+    class Log(LocalTransport):
+        def ask_all(self, messages):
+            asked.extend({type(m).__name__: m for m in messages.values()}.values())
+            return super().ask_all(messages)
+
+    transport = Log(parties(60, 50, 40))
+    prepared = hub.prepare(transport, prepare_params(random_state=0))
+    hub.train(transport, prepared, train_params(n_trees=20, max_depth=3, rematch=4))
+    assert [m.round for m in asked if isinstance(m, msg.HashByTrees)] == [4, 8, 16]
+    assert [m.round for m in asked if isinstance(m, msg.Match)] == [None, 4, 8, 16]
+
+
+def test_a_rematch_lasts_for_one_training_only():
+    ready = simfl.prepare(parties(60, 50), random_state=0)
+    before = {p.name: p._similar["p1" if p.name == "p0" else "p0"].tolist() for p in ready.parties}
+    one, other = (simfl.train(ready, n_trees=10, max_depth=3, rematch=2) for _ in range(2))
+    assert same(one, other)
+    assert before == {p.name: p._similar["p1" if p.name == "p0" else "p0"].tolist() for p in ready.parties}
+    assert not same(one, simfl.train(ready, n_trees=10, max_depth=3, rematch=0))
+
+
+def test_rows_in_the_same_leaves_resemble_each_other():
+    # Only the first feature counts. Hashes of nine features hardly see it, the trees see nothing else.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 9)).astype(np.float32)
+    y = X[:, 0] * 3
+    members = [simfl.Party("a", X[:300], y[:300]), simfl.Party("b", X[300:], y[300:])]
+    transport = LocalTransport(members)
+    prepared = hub.prepare(transport, prepare_params(random_state=0))
+    distances = []
+
+    class Watch(simfl.Callback):
+        def after_tree(self, record):
+            run = transport.handlers["a"]._run
+            if run:  # it is over when the last scores come in
+                distances.append(np.abs(X[:300, 0][:, None] - X[300:, 0][run.similar["b"]]).mean())
+
+    params = train_params(objective="reg:squarederror", n_trees=12, max_depth=3, rematch=8)
+    hub.train(transport, prepared, params, [Watch()])
+    assert distances[9] < 0.3 * distances[0]
+
+
 # --- validation and early stopping -----------------------------------------------------------------------------------
 
 

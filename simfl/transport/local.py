@@ -42,22 +42,25 @@ class LocalTransport(Generic[H]):
 
     def ask(self, party: str, message: Request) -> Reply:
         """Ask one party; it has all threads."""
-        return self._carry(party, message, encode(message), self.n_jobs)
+        return self._carry(party, message, None, self.n_jobs)
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
         """Ask several parties at once; the threads are shared between them."""
         if len(messages) <= 1:
             return {party: self.ask(party, message) for party, message in messages.items()}
         threads = max(self.n_jobs // len(messages), 1)
-        # A message that goes to everybody is encoded once.
-        encoded = {id(message): encode(message) for message in messages.values()}
+        # A message that goes to everybody is encoded once; one of many is encoded when its turn comes, so that not
+        # all of them are in memory at the same time.
+        first = next(iter(messages.values()))
+        common = encode(first) if all(message is first for message in messages.values()) else None
         asked = {
-            party: self._pool.submit(self._carry, party, message, encoded[id(message)], threads)
+            party: self._pool.submit(self._carry, party, message, common, threads)
             for party, message in messages.items()
         }
         return {party: future.result() for party, future in asked.items()}
 
-    def _carry(self, party: str, message: Request, data: bytes, threads: int) -> Reply:
+    def _carry(self, party: str, message: Request, data: bytes | None, threads: int) -> Reply:
+        data = encode(message) if data is None else data
         handler = self.handlers[party]
         handler.n_jobs = threads
         request: Request = decode(data)  # type: ignore[assignment]
