@@ -85,8 +85,9 @@ def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:
     if labels.ndim != 1:
         raise DataError(f"parties has {labels.ndim} dimensions. Give one label per row.")
     check_consistent_length(labels, np.empty(n_rows))
-    if pd.isna(labels).any():
-        raise DataError(f"parties has {int(pd.isna(labels).sum())} missing labels. Say whose every row is.")
+    missing = int(pd.isna(np.asarray(parties, dtype=object)).sum())
+    if missing:
+        raise DataError(f"parties has {missing} missing labels. Say whose every row is.")
     return by_column(labels)
 
 

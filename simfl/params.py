@@ -126,7 +126,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 RECIPES: Final[dict[str, dict[str, Any]]] = {
-    "default": {"scale": "standard", "n_neighbors": 20, "leaf_values": "global", "extra_depth": 2, "rematch": 0},
+    "default": {"scale": "standard", "n_neighbors": 5, "leaf_values": "global", "extra_depth": 2, "rematch": 50},
     "paper": {
         "scale": "none",
         "n_neighbors": 1,
