@@ -7,7 +7,7 @@ True from `after_tree`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from rich.console import Console
@@ -69,6 +69,34 @@ class ProgressBar(Callback):
     def after_training(self, history: Sequence[TreeRecord]) -> None:
         """Take it away."""
         self.progress.stop()
+
+
+class SearchBar:
+    """A progress bar over the search for similar rows, at a terminal; silence elsewhere."""
+
+    def __init__(self, total: int, *, shown: bool | None = None) -> None:
+        columns = (TextColumn("[bold]{task.description}"), BarColumn(), TimeRemainingColumn())
+        shown = sys.stderr.isatty() if shown is None else shown
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
+        self.task = self.progress.add_task("finding similar rows", total=total)
+
+    def __enter__(self) -> SearchBar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def watcher(self) -> Callable[[int, int], None]:
+        """What one party tells about its searches, one after the other: rows done, rows in all."""
+        before = 0
+
+        def tell(done: int, total: int) -> None:
+            nonlocal before
+            self.progress.advance(self.task, done - before)
+            before = done if done < total else 0
+
+        return tell
 
 
 def default_callbacks() -> list[Callback]:

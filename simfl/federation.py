@@ -14,7 +14,7 @@ import msgspec
 
 from simfl import hub
 from simfl import model as models
-from simfl.callbacks import Callback, default_callbacks
+from simfl.callbacks import Callback, SearchBar, default_callbacks
 from simfl.errors import DataError, FileError, ParameterError
 from simfl.model import Model, write_whole
 from simfl.params import PREPARE_NAMES, TRAIN_NAMES, prepare_params, refuse_unknown, split, train_params
@@ -101,8 +101,14 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
             raise ParameterError(f"{name!r} belongs to stage 2. Give it to simfl.train.")
     checked = prepare_params(**params)
     transport = gather(parties, checked.n_jobs)
-    prepared = hub.prepare(transport, checked)
-    return Preparation(list(transport.handlers.values()), prepared, transport)
+    members = list(transport.handlers.values())
+    with SearchBar(sum(len(member.rows.y) for member in members) * (len(members) - 1)) as bar:
+        for member in members:
+            member.progress = bar.watcher()
+        prepared = hub.prepare(transport, checked)
+    for member in members:
+        member.progress = None
+    return Preparation(members, prepared, transport)
 
 
 def train(

@@ -131,7 +131,7 @@ def _find_similar_rows(
         for party, reply in _ask_all(transport, question, msg.Hashes).items()
     }
     # Step 3: the global tables go to everybody, and every party finds its similar rows.
-    matched = _match(transport, hashes, params.n_neighbors or 0, seed)
+    matched = _match(transport, hashes, params, seed)
     return {"n_hashes": n_hashes, "bucket_width": bucket_width} | matched
 
 
@@ -155,7 +155,7 @@ def _hash_values(reply: msg.Hashes, n_rows: int, n_hashes: int) -> AnyArray:
 
 
 def _match(
-    transport: Transport, hashes: Mapping[str, AnyArray], n_neighbors: int, seed: int, number: int | None = None
+    transport: Transport, hashes: Mapping[str, AnyArray], params: PrepareParams, seed: int, number: int | None = None
 ) -> dict[str, Any]:
     tables = merge_tables(hashes)
     packed = {party: msg.pack(codes) for party, codes in tables.codes.items()}
@@ -164,7 +164,8 @@ def _match(
         party: msg.Match(
             round=number,
             seed=seed,
-            n_neighbors=n_neighbors,
+            n_neighbors=params.n_neighbors or 0,
+            max_candidates=params.max_candidates,
             parties=list(hashes),
             bucket_values=values,
             tables={other: array for other, array in packed.items() if other != party},
@@ -281,7 +282,7 @@ def _rematch(transport: Transport, prepared: Prepared, number: int, seed: int) -
     n_hashes = next(iter(replies.values())).values.shape[1]
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
     hashes = {party: _hash_values(reply, rows[party], n_hashes) for party, reply in replies.items()}
-    found = _match(transport, hashes, prepared.params.n_neighbors or 0, seed + number, number)
+    found = _match(transport, hashes, prepared.params, seed + number, number)
     uses: dict[str, int] = found["most_uses"]
     return uses
 

@@ -126,6 +126,7 @@ class Match(Message, frozen=True, kw_only=True):
     round: int | None  # None: for all trainings to come; else for the rest of this one
     seed: int
     n_neighbors: int
+    max_candidates: int | None  # rows of each other party to compare a row with; None: all
     parties: list[str]  # all of them, in the common order
     bucket_values: list[Array]  # per table: the hash values that the bucket numbers stand for
     tables: dict[str, Array]  # per other party: the bucket numbers of its rows

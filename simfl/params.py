@@ -50,6 +50,13 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=0)] | None,
         _is("similar rows kept per row and other party; 0: none, so that parties only take turns (TFL)"),
     ] = None
+    max_candidates: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _is(
+            "compare a row with so many rows of each other party, drawn anew for every block of rows, so that the "
+            "search grows with the rows and not with their square; None: with all"
+        ),
+    ] = None
     known_features: Annotated[
         int,
         _is(

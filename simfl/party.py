@@ -125,6 +125,7 @@ class Party:
             raise DataError(f"A party's name must be a text that is not empty, not {name!r}.")
         self.name = name
         self.n_jobs = os.cpu_count() or 1
+        self.progress: Callable[[int, int], None] | None = None  # told about a long search: rows done, rows in all
         self.rows, named = self._read(X, y, sample_weight)
         self.columns = self._check_columns(columns, named)
         self.validation = self._read_validation(validation)
@@ -246,7 +247,15 @@ class Party:
         for other, array in message.tables.items():
             codes = msg.unpack(array, array.dtype, (None, own.shape[1]))
             seed = _seed(message.seed, 4, message.parties.index(self.name), message.parties.index(other))
-            similar[other], counts = most_similar(own, codes, k=message.n_neighbors, seed=seed, n_jobs=self.n_jobs)
+            similar[other], counts = most_similar(
+                own,
+                codes,
+                k=message.n_neighbors,
+                seed=seed,
+                n_jobs=self.n_jobs,
+                max_candidates=message.max_candidates and max(message.max_candidates, message.n_neighbors),
+                progress=self.progress,
+            )
             self._n_rows[other], equal[other] = len(codes), float(counts[:, 0].mean())
         self._hashes = None
         if message.round is None:

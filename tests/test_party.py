@@ -123,7 +123,11 @@ def test_a_party_refuses_what_does_not_fit_its_state():
     with pytest.raises(ProtocolError, match=r"Party 'a'.*before a training began"):
         party.handle(msg.Finish(round=0, previous=[]))
     with pytest.raises(ProtocolError, match=r"Party 'a'.*before it had hashed"):
-        party.handle(msg.Match(seed=0, n_neighbors=1, parties=["a"], bucket_values=[], tables={}, round=None))
+        party.handle(
+            msg.Match(
+                seed=0, n_neighbors=1, max_candidates=None, parties=["a"], bucket_values=[], tables={}, round=None
+            )
+        )
     with pytest.raises(ProtocolError, match="Party 'a' cannot answer Matched"):
         party.handle(msg.Matched(equal_hashes={}, most_uses=0))
     with pytest.raises(ProtocolError, match=r"speaks version 1 .* the hub 99"):
