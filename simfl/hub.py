@@ -230,21 +230,21 @@ def train(
     training, exponents = _start(transport, prepared, params, seed)
     watch = _Watch(training, transport, callbacks)
     previous: list[msg.AdoptedTree] = []
-    for number, builder in enumerate(islice(TURNS[params.turns](prepared.n_rows), params.n_trees)):
-        name = prepared.parties[builder]
-        if _rematch_is_due(number, params, prepared):
+    turns = TURNS[params.turns](prepared.n_rows)
+    for number, builders in enumerate(islice(turns, n_rounds(params, len(prepared.parties)))):
+        names = [prepared.parties[builder] for builder in builders]
+        if number and _rematch_is_due((number - 1) * len(names), number * len(names), params, prepared):
             exponents.matched(_rematch(transport, prepared, number, seed))
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
-        sums, scores = _sums_for(transport, number, name, previous, exponents)
+        sums, scores = _sums_for(transport, number, names, previous, exponents)
         # Step 2: the builder adds its own and grows the next trees.
-        question = msg.Grow(round=number, previous=previous, exponents=exponents.row, **sums)
-        grown = _of_round(msg.expect(msg.Grown, transport.ask(name, question), name), number, name)
-        if watch.scored([*scores, grown.scores]):  # the scores of the trees before
+        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents)
+        if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
             previous = []
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
         trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features)
-        watch.built(name, trees)
+        watch.built(names, trees)
     finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
     if previous:
         watch.scored([reply.scores for reply in finished.values()])
@@ -268,12 +268,11 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
     return Training(prepared, params, classes, base_score), exponents
 
 
-def _rematch_is_due(number: int, params: TrainParams, prepared: Prepared) -> bool:
-    """After `rematch` trees, then each time their number has doubled."""
+def _rematch_is_due(before: int, now: int, params: TrainParams, prepared: Prepared) -> bool:
+    """After `rematch` trees, then each time their number has doubled. `before`: trees one round ago."""
     if not params.rematch or not prepared.most_uses:
         return False
-    times, rest = divmod(number, params.rematch)
-    return rest == 0 and times > 0 and times & (times - 1) == 0
+    return (now // params.rematch).bit_length() > (before // params.rematch).bit_length()
 
 
 def _rematch(transport: Transport, prepared: Prepared, number: int, seed: int) -> dict[str, int]:
@@ -327,21 +326,45 @@ def _base_score(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | No
     return loss.start(sums, math.fsum(reply.weight for reply in replies.values()))
 
 
+def n_rounds(params: TrainParams, n_parties: int) -> int:
+    """How often the parties are asked: where all build at once, a round brings a tree from each."""
+    return -(-params.n_trees // n_parties) if params.turns == "all" else params.n_trees
+
+
 def _sums_for(
-    transport: Transport, number: int, builder: str, previous: list[msg.AdoptedTree], exponents: _Exponents
-) -> tuple[dict[str, msg.Array | None], list[msg.Scores]]:
-    """Ask all but the builder for their sums and add these up."""
-    question = msg.SumOntoRows(round=number, builder=builder, previous=previous, exponents=exponents.row)
-    others = [party for party in transport.parties if party != builder]
+    transport: Transport, number: int, builders: list[str], previous: list[msg.AdoptedTree], exponents: _Exponents
+) -> tuple[dict[str, dict[str, msg.Array | None]], list[msg.Scores]]:
+    """Ask all but a sole builder for their sums and add these up, for every builder."""
+    question = msg.SumOntoRows(round=number, builders=builders, previous=previous, exponents=exponents.row)
+    asked = [party for party in transport.parties if builders != [party]]
     replies = {
         party: _of_round(reply, number, party)
-        for party, reply in _ask_each(transport, dict.fromkeys(others, question), msg.RowSums).items()
+        for party, reply in _ask_each(transport, dict.fromkeys(asked, question), msg.RowSums).items()
     }
     sums = {
-        "gradients": _add(reply.gradients for reply in replies.values()),
-        "hessians": _add(reply.hessians for reply in replies.values()),
+        builder: {
+            "gradients": _add(reply.gradients.get(builder) for reply in replies.values()),
+            "hessians": _add(reply.hessians.get(builder) for reply in replies.values()),
+        }
+        for builder in builders
     }
     return sums, [reply.scores for reply in replies.values()]
+
+
+def _grow(
+    transport: Transport,
+    number: int,
+    sums: Mapping[str, dict[str, msg.Array | None]],
+    previous: list[msg.AdoptedTree],
+    exponents: _Exponents,
+) -> list[msg.Grown]:
+    """Ask each builder for its trees."""
+    questions = {
+        builder: msg.Grow(round=number, previous=previous, exponents=exponents.row, **own)
+        for builder, own in sums.items()
+    }
+    replies = _ask_each(transport, questions, msg.Grown)
+    return [_of_round(reply, number, party) for party, reply in replies.items()]
 
 
 def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
@@ -357,19 +380,24 @@ def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
 
 def _value(
     transport: Transport,
-    grown: msg.Grown,
+    grown: Sequence[msg.Grown],
     number: int,
     params: TrainParams,
     exponents: _Exponents,
     n_features: int,
 ) -> tuple[list[Tree], list[msg.AdoptedTree]]:
     """The finished trees, and what the parties have to be told of them."""
-    trees = [msg.tree_from_message(s, n_features) for s in grown.trees]
-    if grown.values is not None:
-        values = [msg.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(grown.values, trees, strict=True)]
-        adopted = [msg.AdoptedTree(values=v, structure=s) for v, s in zip(grown.values, grown.trees, strict=True)]
-        return [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)], adopted
-    question = msg.SumPerLeaf(round=number, trees=grown.trees, exponents=exponents.leaf)
+    structures = [structure for reply in grown for structure in reply.trees]
+    trees = [msg.tree_from_message(structure, n_features) for structure in structures]
+    step = shared_step(params.learning_rate, len(grown))
+    if params.leaf_values == "builder":
+        packed = [values for reply in grown for values in reply.values or []]
+        values = [step * msg.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
+        valued_trees = [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)]
+        adopted = [msg.AdoptedTree(values=msg.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
+        return valued_trees, adopted
+    params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
+    question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf)
     replies = {
         party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
     }
@@ -381,6 +409,18 @@ def _value(
         finished.append(final)
         adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
     return finished, adopted
+
+
+def shared_step(learning_rate: float, n_builders: int) -> np.float32:
+    """The part of its own step that each of several trees takes that were built at once.
+
+    They all point the same way. Together they go as far as so many trees would go one after the other.
+
+    >>> float(shared_step(0.1, 1)), round(float(shared_step(0.1, 10)), 2)
+    (1.0, 0.65)
+    """
+    together = 1 - max(1 - learning_rate, 0.0) ** n_builders
+    return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
 
 
 def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Doubles:
@@ -402,9 +442,9 @@ class _Watch:
         for callback in callbacks:
             callback.before_training(training.prepared.parties, training.params)
 
-    def built(self, builder: str, trees: list[Tree]) -> None:
+    def built(self, builders: list[str], trees: list[Tree]) -> None:
         """A round's trees are finished; their scores come with the next replies."""
-        self.builder = builder
+        self.builder = ", ".join(builders)
         self.training.rounds.append(trees)
 
     def scored(self, scores: Sequence[msg.Scores]) -> bool:

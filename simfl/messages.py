@@ -182,20 +182,20 @@ class HashByTrees(Message, frozen=True, kw_only=True):
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
-    """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of the builder."""
+    """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of each builder."""
 
     round: int
-    builder: str
+    builders: list[str]
     previous: list[AdoptedTree]
     exponents: tuple[int, int]  # the resolution of gradients and hessians, as powers of two
 
 
 class RowSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per row of the builder the sum of the gradients of similar rows, in fixed point."""
+    """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point."""
 
     round: int
-    gradients: Array | None  # None where the party sends nothing (n_neighbors=0)
-    hessians: Array | None
+    gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
+    hessians: dict[str, Array]
     scores: Scores
 
 

@@ -197,9 +197,11 @@ def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: 
     model = learner["gradient_booster"]["model"]
     trees = [tree for trees in rounds for tree in trees]
     model["trees"] = [_xgboost_tree(tree, number, n_features) for number, tree in enumerate(trees)]
-    model["tree_info"] = [output for trees in rounds for output in range(len(trees))]
+    outputs = len(base_score)
+    model["tree_info"] = [number % outputs for trees in rounds for number in range(len(trees))]
     model["iteration_indptr"] = np.cumsum([0] + [len(trees) for trees in rounds]).tolist()
     model["gbtree_model_param"]["num_trees"] = str(len(trees))
+    model["gbtree_model_param"]["num_parallel_tree"] = str(len(rounds[0]) // outputs if rounds else 1)
     return document
 
 

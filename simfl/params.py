@@ -121,8 +121,8 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = None
     turns: Annotated[
-        Literal["round_robin", "proportional"],
-        _is("who builds the next tree: each in turn, or by number of rows"),
+        Literal["round_robin", "proportional", "all"],
+        _is("who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)"),
     ] = "round_robin"
     early_stopping_rounds: Annotated[
         Annotated[int, Meta(ge=1)] | None,

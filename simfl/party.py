@@ -70,9 +70,9 @@ class Watched:
         self.leaves = [trees.leaf_numbers(tree, self.rows.X) for tree in grown]
 
     def add(self, values: list[AnyArray]) -> None:
-        """Add the leaf values to the margins."""
-        for output, (leaf, value) in enumerate(zip(self.leaves, values, strict=True)):
-            self.margin[:, output] += value[leaf]
+        """Add the leaf values to the margins: every builder's trees stand in the order of the outputs."""
+        for number, (leaf, value) in enumerate(zip(self.leaves, values, strict=True)):
+            self.margin[:, number % self.margin.shape[1]] += value[leaf]
 
 
 @dataclass
@@ -399,14 +399,14 @@ class Party:
     def _sum_onto_rows(self, message: msg.SumOntoRows) -> msg.RowSums:
         run = self._running()
         self._adopt(run, message.previous)
-        g = h = None
-        if message.builder in run.similar:
-            seed = [run.seed, 5, message.round, self._order.index(self.name)]
-            similar, n = draw_similar(run.similar[message.builder], seed), self._n_rows[message.builder]
-            g, h = (
-                msg.pack(to_row_ints(_per_output(lambda v: sum_onto(similar, v, n), values), exponent))
-                for values, exponent in zip((run.g, run.h), message.exponents, strict=True)
-            )
+        g: dict[str, msg.Array] = {}
+        h: dict[str, msg.Array] = {}
+        for builder in message.builders:
+            if builder in run.similar:
+                seed = [run.seed, 5, message.round, self._order.index(self.name)]
+                similar, n = draw_similar(run.similar[builder], seed), self._n_rows[builder]
+                g[builder] = _row_sums(similar, run.g, n, message.exponents[0])
+                h[builder] = _row_sums(similar, run.h, n, message.exponents[1])
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run))
 
     def _grow(self, message: msg.Grow) -> msg.Grown:
@@ -454,8 +454,8 @@ class Party:
         self._see(run, message.trees)
         sums = [
             [
-                msg.pack(to_leaf_ints(sum_onto(leaf, values[:, output], tree.n_leaves), exponent))
-                for output, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True))
+                msg.pack(to_leaf_ints(sum_onto(leaf, values[:, number % values.shape[1]], tree.n_leaves), exponent))
+                for number, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True))
             ]
             for values, exponent in zip((run.g, run.h), message.exponents, strict=True)
         ]
@@ -483,8 +483,9 @@ class Party:
     }
 
 
-def _per_output(function: Any, values: Floats) -> Doubles:
-    return np.stack([function(values[:, output]) for output in range(values.shape[1])], axis=1)
+def _row_sums(similar: Ints, values: Floats, n_rows: int, exponent: int) -> msg.Array:
+    sums = [sum_onto(similar, values[:, output], n_rows) for output in range(values.shape[1])]
+    return msg.pack(to_row_ints(np.stack(sums, axis=1), exponent))
 
 
 def _seed(*parts: int) -> int:

@@ -100,7 +100,7 @@ def row_sums(transport, number, exponents):
     (reply,) = (r for _, r in transport.replies(msg.RowSums) if r.round == number)
     return [
         np.ldexp(msg.unpack(array, "i4", (3, 1))[:, 0].astype(float), e)
-        for array, e in zip((reply.gradients, reply.hessians), exponents, strict=True)
+        for array, e in zip((*reply.gradients.values(), *reply.hessians.values()), exponents, strict=True)
     ]
 
 

@@ -119,7 +119,7 @@ def test_a_damaged_message_is_refused_or_still_a_message(data):
 def a_reply():
     scores = msg.Scores(train={"logloss": 0.5}, train_weight=3.0, validation={}, validation_weight=0.0)
     sums = msg.pack(np.arange(3, dtype=np.int32))
-    return msg.RowSums(round=0, gradients=sums, hessians=sums, scores=scores)
+    return msg.RowSums(round=0, gradients={"b": sums}, hessians={"b": sums}, scores=scores)
 
 
 @given(
