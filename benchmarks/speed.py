@@ -1,0 +1,199 @@
+"""How fast both stages are at the paper's size, through the public doors.
+
+    python -m benchmarks.speed prepare|growth|training|profile [--rows N] [--json OUT]
+
+prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
+growth    the same from 50,000 to 800,000 rows: the measured exponent
+training  stage 2 against `xgb.train` on all rows pooled: seconds per tree in one run, as ratios, and bytes per tree
+profile   where the time of a tree goes
+
+The machine is shared, so ratios within one run count, not seconds. Every measurement runs in a process of its own, so
+that peak memory is its own too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+from rich.console import Console
+from rich.table import Table
+
+import simfl
+from simfl.party import Party
+
+SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
+PAPER_SECONDS = {"SUSY-like": 963, "HIGGS-like": 996}
+N_PARTIES = 10
+DEPTH = 8
+
+
+def rows(shape: str, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated, partly skewed features, and a label that depends on some of them."""
+    d = SHAPES[shape]
+    rng = np.random.default_rng(seed)
+    mixing = (np.eye(d) + 0.35 * np.random.default_rng(1).normal(size=(d, d))).astype(np.float32)
+    X = rng.standard_normal((n, d), dtype=np.float32) @ mixing
+    X[:, ::3] = np.exp(0.4 * X[:, ::3])
+    score = X[:, 0] - X[:, 1] * X[:, 2] + 0.7 * X[:, 3] ** 2 + rng.standard_normal(n, dtype=np.float32)
+    return X, (score > np.median(score)).astype(np.int64)
+
+
+def parties(X: np.ndarray, y: np.ndarray) -> list[Party]:
+    """Ten parties of equal size; slices, so that no row is copied."""
+    cuts = np.linspace(0, len(y), N_PARTIES + 1).astype(int)
+    return [Party(f"party {i}", X[a:b], y[a:b]) for i, (a, b) in enumerate(pairwise(cuts))]
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def prepare(shape: str, n: int, **options: Any) -> dict[str, Any]:
+    """Stage 1 once."""
+    simfl.prepare(parties(*rows(shape, 2000)), random_state=0, **options)  # compiles
+    members = parties(*rows(shape, n))
+    before = peak_bytes()
+    ready = simfl.prepare(members, random_state=0, **options)
+    about = ready.about
+    data = sum(p.rows.X.nbytes for p in members)
+    sent = ready.transport.traffic.total
+    return {
+        "shape": shape,
+        "rows": n,
+        "options": options,
+        "seconds": about.seconds,
+        "paper_seconds": PAPER_SECONDS[shape],
+        "data_bytes": data,
+        "extra_peak_over_data": (peak_bytes() - before) / data,
+        "bytes": sent,
+        "bytes_over_paper": sent / (8 * N_PARTIES * n * about.n_hashes),
+    }
+
+
+def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> dict[str, Any]:
+    """Stage 2 and `xgb.train` on all rows by turns; medians of the ratios."""
+    X, y = rows(shape, n)
+    settings: dict[str, Any] = {"max_depth": DEPTH, "n_trees": n_trees}
+    members = parties(X, y)
+    ready = simfl.prepare(members, random_state=0, max_candidates=2000)
+    pooled = xgb.QuantileDMatrix(X, y)
+    alone = xgb.QuantileDMatrix(members[0].rows.X, members[0].rows.y)
+    threads = multiprocessing.cpu_count()
+    plain = {"objective": "binary:logistic", "max_depth": DEPTH, "learning_rate": 0.1, "nthread": threads}
+    simfl.train(ready, callbacks=[], **settings | {"n_trees": N_PARTIES}, **options)  # bins, compilation
+    found: dict[str, list[float]] = {"simfl": [], "all_in": [], "solo": []}
+    for _ in range(repeats):
+        model, seconds = _timed(lambda: simfl.train(ready, callbacks=[], **settings, **options))
+        found["simfl"].append(seconds)
+        found["all_in"].append(_timed(lambda: xgb.train(plain, pooled, n_trees))[1])
+        found["solo"].append(_timed(lambda: xgb.train(plain, alone, n_trees))[1])
+    per_tree = {name: statistics.median(values) / n_trees for name, values in found.items()}
+    bytes_per_tree = statistics.fmean(r.bytes for r in model.history)
+    return {
+        "shape": shape,
+        "rows": n,
+        "trees": n_trees,
+        "options": options,
+        "seconds_per_tree": per_tree,
+        "over_all_in": per_tree["simfl"] / per_tree["all_in"],
+        "over_solo": per_tree["simfl"] / per_tree["solo"],
+        "bytes_per_tree": bytes_per_tree,
+        "bytes_over_paper": bytes_per_tree / (8 * (n + (2**DEPTH - 1) * (N_PARTIES - 1))),
+    }
+
+
+def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
+    """Seconds per tree in each kind of question, as the parties spend them, and the rest at the hub."""
+    ready = simfl.prepare(parties(*rows(shape, n)), random_state=0, max_candidates=2000)
+    simfl.train(ready, callbacks=[], n_trees=N_PARTIES, max_depth=DEPTH, rematch=0)
+    spent: dict[str, float] = {}
+    for member in ready.parties:
+        member.handle = _watched(member.handle, spent)  # type: ignore[method-assign]
+    _, seconds = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, rematch=0))
+    kinds = {kind: value / n_trees for kind, value in sorted(spent.items(), key=lambda item: -item[1])}
+    return {"shape": shape, "rows": n, "wall_seconds_per_tree": seconds / n_trees, "thread_seconds_per_tree": kinds}
+
+
+def _watched(handle: Callable[[Any], Any], spent: dict[str, float]) -> Callable[[Any], Any]:
+    def watched(message: Any) -> Any:
+        begun = time.perf_counter()
+        reply = handle(message)
+        kind = type(message).__name__
+        spent[kind] = spent.get(kind, 0.0) + time.perf_counter() - begun
+        return reply
+
+    return watched
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    begun = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - begun
+
+
+def apart(work: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Run in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(work, args, kwargs)
+
+
+def exponent(results: list[dict[str, Any]]) -> float:
+    """The slope of log seconds against log rows."""
+    x = [math.log(r["rows"]) for r in results]
+    return float(np.polyfit(x, [math.log(r["seconds"]) for r in results], 1)[0])
+
+
+def table(results: list[dict[str, Any]], title: str) -> Table:
+    shown = Table(title=title, title_justify="left")
+    for name in results[0]:
+        shown.add_column(name, overflow="fold")
+    for result in results:
+        shown.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in result.values()))
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["prepare", "growth", "training", "profile"])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--trees", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-candidates", type=int)
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change the training")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    more = {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in given.set)}
+    bounded = {"max_candidates": given.max_candidates} if given.max_candidates else {}
+    if given.what == "growth":
+        sizes = [50_000 * 2**i for i in range(5) if 50_000 * 2**i <= given.rows]
+        results = [apart(prepare, shape, n, **bounded) for shape in given.shapes for n in sizes]
+        for shape in given.shapes:
+            slope = exponent([r for r in results if r["shape"] == shape])
+            Console().print(f"{shape}: seconds grow with rows to the power {slope:.2f}")
+    elif given.what == "prepare":
+        results = [apart(prepare, shape, given.rows, **bounded) for shape in given.shapes]
+    elif given.what == "training":
+        results = [apart(training, s, given.rows, given.trees, given.repeats, **more) for s in given.shapes]
+    else:
+        results = [apart(profile, shape, given.rows, given.trees) for shape in given.shapes]
+    Console(width=160).print(table(results, given.what))
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
