@@ -62,6 +62,23 @@ def compare(
     return results, simfl
 
 
+def mean(runs: Sequence[Sequence[Result]]) -> list[Result]:
+    """The means over several runs of the same methods; bytes are rounded."""
+    averaged = []
+    for same in zip(*runs, strict=True):
+        values = {name: [getattr(result, name) for result in same] for name in ("error", "logloss", "auc", "rmse")}
+        averaged.append(
+            Result(
+                method=same[0].method,
+                party=same[0].party,
+                seconds=float(np.mean([result.seconds for result in same])),
+                bytes=round(float(np.mean([result.bytes for result in same]))),
+                **{name: None if None in found else float(np.mean(found)) for name, found in values.items()},
+            )
+        )
+    return averaged
+
+
 def _timed(work: Callable[[], Model]) -> tuple[Model, float]:
     begun = time.perf_counter()
     model = work()
@@ -112,7 +129,7 @@ def table(results: Sequence[Result], title: str) -> RichTable:
         shown.add_column(head, justify="right")
     for result in results:
         cells = [_cell(result, name, results) for name, _ in columns]
-        whose = result.party or ("all parties, pooled" if result.method == "ALL-IN" else "all parties")
+        whose = result.party or ("all, pooled" if result.method == "ALL-IN" else "all parties")
         style = "bold green" if result.method == "SimFL" else None
         shown.add_row(result.method, whose, *cells, f"{result.seconds:.1f}", _bytes(result), style=style)
     return shown
@@ -133,5 +150,5 @@ def _bytes(result: Result) -> str:
         return "nothing"
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if result.bytes >= size:
-            return f"{result.bytes / size:.1f} {unit}{' of rows' if result.method == 'ALL-IN' else ''}"
+            return f"{result.bytes / size:.1f} {unit}{' rows' if result.method == 'ALL-IN' else ''}"
     return f"{result.bytes} B"
