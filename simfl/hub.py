@@ -23,7 +23,7 @@ from simfl.errors import DataError, ParameterError, ProtocolError
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import merge_tables
-from simfl.privacy.guard import MOST_HASHES, check_hashes, default_hashes
+from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
@@ -113,8 +113,9 @@ def _find_similar_rows(
 ) -> dict[str, Any]:
     # Step 1: a common scale.
     d = next(iter(described.values())).n_features
-    n_hashes = default_hashes(d, params.known_features) if params.n_hashes is None else params.n_hashes
-    check_hashes(max(n_hashes, 1), d, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
+    guarded = params.original_features or d
+    n_hashes = params.n_hashes or max(default_hashes(guarded, params.known_features), 1)
+    check_hashes(n_hashes, guarded, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
     scale = _scale(transport, params, d, sum(r.n_rows for r in described.values()))
     bucket_width = params.bucket_width or scale.norm / 2 or 1.0
     # Step 2: every party hashes its rows.
@@ -227,14 +228,27 @@ def train(
     seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
     if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
         params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
+    if not prepared.most_uses:  # no similar rows, none to be found anew
+        params = msgspec.structs.replace(params, rematch=0)
     training, exponents = _start(transport, prepared, params, seed)
     watch = _Watch(training, transport, callbacks)
+    try:
+        _grow_all(transport, training, exponents, watch, seed)
+    finally:
+        watch.close()
+    return watch.best_trees()
+
+
+def _grow_all(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> None:
+    """The main loop."""
+    prepared, params = training.prepared, training.params
     previous: list[msg.AdoptedTree] = []
     turns = TURNS[params.turns](prepared.n_rows)
     for number, builders in enumerate(islice(turns, n_rounds(params, len(prepared.parties)))):
         names = [prepared.parties[builder] for builder in builders]
-        if number and _rematch_is_due((number - 1) * len(names), number * len(names), params, prepared):
-            exponents.matched(_rematch(transport, prepared, number, seed))
+        if number and _rematch_is_due((number - 1) * len(names), number * len(names), params):
+            exponents.matched(_rematch(transport, prepared, number, seed, previous))
+            previous = []  # adopted on the way
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
         sums, scores = _sums_for(transport, number, names, previous, exponents)
         # Step 2: the builder adds its own and grows the next trees.
@@ -248,7 +262,6 @@ def train(
     finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
     if previous:
         watch.scored([reply.scores for reply in finished.values()])
-    return watch.finish()
 
 
 def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
@@ -262,27 +275,36 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
 def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
     classes, base_score = labels(transport, params)
     loss = LOSSES[params.objective]
-    question = msg.Start(params=params, seed=seed, classes=classes, base_margin=loss.margin(base_score).tolist())
+    question = msg.Start(
+        params=params,
+        seed=seed,
+        classes=classes,
+        base_margin=loss.margin(base_score).tolist(),
+        remember=prepared.n_hashes if params.rematch else 0,
+    )
     exponents = _Exponents(_ask_all(transport, question, msg.Started))
     exponents.matched(prepared.most_uses)
     return Training(prepared, params, classes, base_score), exponents
 
 
-def _rematch_is_due(before: int, now: int, params: TrainParams, prepared: Prepared) -> bool:
+def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
     """After `rematch` trees, then each time their number has doubled. `before`: trees one round ago."""
-    if not params.rematch or not prepared.most_uses:
+    if not params.rematch:
         return False
     return (now // params.rematch).bit_length() > (before // params.rematch).bit_length()
 
 
-def _rematch(transport: Transport, prepared: Prepared, number: int, seed: int) -> dict[str, int]:
-    """Find the similar rows anew, with the leaves of the last trees as hash values."""
-    replies = _ask_all(transport, msg.HashByTrees(round=number, n_trees=MOST_HASHES), msg.Hashes)
-    n_hashes = next(iter(replies.values())).values.shape[1]
+def _rematch(
+    transport: Transport, prepared: Prepared, number: int, seed: int, previous: list[msg.AdoptedTree]
+) -> dict[str, int]:
+    """Find the similar rows anew, by the leaves of the last trees: no more of them than there were hash values."""
+    question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
-    hashes = {party: _hash_values(reply, rows[party], n_hashes) for party, reply in replies.items()}
-    found = _match(transport, hashes, prepared.params, seed + number, number)
-    uses: dict[str, int] = found["most_uses"]
+    leaves = {
+        party: msg.unpack(reply.leaves, reply.leaves.dtype, (rows[party], None)).astype(np.int32)
+        for party, reply in _ask_all(transport, question, msg.LeavesOfRows).items()
+    }
+    uses: dict[str, int] = _match(transport, leaves, prepared.params, seed + number, number)["most_uses"]
     return uses
 
 
@@ -374,8 +396,9 @@ def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
             values = msg.unpack(array, "i4", shape)
-            total = values.copy() if total is None else np.add(total, values, out=total)
-    return None if total is None else msg.pack(total)
+            total = values.astype(np.int64) if total is None else np.add(total, values, out=total)
+    # Within the announced bounds the sum fits; beyond them it is cut off rather than wrapped around.
+    return None if total is None else msg.pack(np.clip(total, -(2**31), 2**31 - 1).astype(np.int32))
 
 
 def _value(
@@ -481,12 +504,15 @@ class _Watch:
             self.best, self.training.best_round = value, record.round
         return record.round - (self.training.best_round or 0) >= patience
 
-    def finish(self) -> Training:
+    def close(self) -> None:
+        """Tell the callbacks that it is over, also after an error."""
+        for callback in self.callbacks:
+            callback.after_training(self.training.history)
+
+    def best_trees(self) -> Training:
         """The training, cut back to its best round where early stopping watched."""
         if self.training.best_round is not None:
             del self.training.rounds[self.training.best_round + 1 :]
-        for callback in self.callbacks:
-            callback.after_training(self.training.history)
         return self.training
 
 

@@ -163,6 +163,7 @@ class Start(Message, frozen=True, kw_only=True):
     seed: int
     classes: list[ClassLabel] | None
     base_margin: list[float]
+    remember: int  # of how many last trees the leaves are to be kept, for a rematch
 
 
 class Started(Message, frozen=True, kw_only=True):
@@ -175,10 +176,18 @@ class Started(Message, frozen=True, kw_only=True):
 
 
 class HashByTrees(Message, frozen=True, kw_only=True):
-    """Hub to party: into which leaves of the last so many trees did your rows fall? Answered with Hashes."""
+    """Hub to party: adopt the previous trees; into which leaves of the last `n_hashes` trees did your rows fall?"""
 
     round: int
-    n_trees: int
+    previous: list[AdoptedTree]
+    n_hashes: int
+
+
+class LeavesOfRows(Message, frozen=True, kw_only=True):
+    """Leaves the party: per row the numbers of leaves, no more than there were hash values, in their place."""
+
+    round: int
+    leaves: Array
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
@@ -250,7 +259,19 @@ class Finished(Message, frozen=True, kw_only=True):
 Request = (
     Describe | Measure | Hash | Match | DescribeLabels | Start | HashByTrees | SumOntoRows | Grow | SumPerLeaf | Finish
 )
-Reply = Description | FeatureMoments | Hashes | Matched | LabelSummary | Started | RowSums | Grown | LeafSums | Finished
+Reply = (
+    Description
+    | FeatureMoments
+    | Hashes
+    | Matched
+    | LabelSummary
+    | Started
+    | LeavesOfRows
+    | RowSums
+    | Grown
+    | LeafSums
+    | Finished
+)
 
 # --- to bytes and back -----------------------------------------------------------------------------------------------
 

@@ -64,6 +64,10 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             ge=0,
         ),
     ] = 0
+    original_features: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _is("the number of columns before they were one-hot encoded, which is what n_hashes must stay below"),
+    ] = None
     allow_unsafe_hashes: Annotated[
         bool, _is("accept n_hashes that break the condition L < d of the paper's Theorem 1")
     ] = False

@@ -28,7 +28,6 @@ from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
 from simfl.preprocessing.similarity import most_similar
 from simfl.preprocessing.tables import bucket_numbers, smallest_type
-from simfl.privacy.guard import MOST_HASHES
 from simfl.privacy.sums import to_leaf_ints, to_row_ints
 from simfl.training import trees
 from simfl.training.gradients import draw_similar, most_uses, sum_onto
@@ -85,7 +84,7 @@ class Run:
     train: Watched
     validation: Watched | None
     similar: dict[str, Ints]
-    fallen: deque[AnyArray] = field(default_factory=lambda: deque(maxlen=MOST_HASHES))  # leaves of the last trees
+    fallen: deque[AnyArray]  # the leaves of the last trees
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
     h: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -229,11 +228,8 @@ class Party:
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(message.seed, message.n_hashes, d, message.bucket_width, message.law)
         self._hashes = hash_rows(self._own.X, family, scale)
-        return self._packed_hashes(self._hashes)
-
-    def _packed_hashes(self, hashes: Ints) -> msg.Hashes:
-        lowest = hashes.min(axis=0)
-        above = hashes.astype(np.int64) - lowest
+        lowest = self._hashes.min(axis=0)
+        above = self._hashes.astype(np.int64) - lowest
         return msg.Hashes(lowest=msg.pack(lowest), values=msg.pack(above.astype(smallest_type(int(above.max()) + 1))))
 
     def _match(self, message: msg.Match) -> msg.Matched:
@@ -336,7 +332,9 @@ class Party:
         loss = LOSSES[message.params.objective]
         train = self._watch(self._own, message)
         held_out = self._watch(self._held_out, message) if self._held_out else None
-        self._run = Run(message.params, message.seed, loss, train, held_out, self._similar)
+        self._run = Run(
+            message.params, message.seed, loss, train, held_out, self._similar, deque(maxlen=message.remember)
+        )
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self._own.weight is None else float(self._own.weight.max())
         total = self._own.total_weight
@@ -344,10 +342,16 @@ class Party:
             gradient=g * heaviest, hessian=h * heaviest, total_gradient=g * total, total_hessian=h * total
         )
 
-    def _hash_by_trees(self, message: msg.HashByTrees) -> msg.Hashes:
+    def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows:
         """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
-        self._hashes = np.stack(list(self._running().fallen)[-message.n_trees :], axis=1).astype(np.int32)
-        return self._packed_hashes(self._hashes)
+        run = self._running()
+        self._adopt(run, message.previous)
+        recent = list(run.fallen)[-message.n_hashes :]
+        if not recent:
+            raise ProtocolError(f"{self} was asked for the leaves of its rows before there was a tree.")
+        self._hashes = np.stack(recent, axis=1).astype(np.int32)
+        leaves = self._hashes.astype(smallest_type(int(self._hashes.max()) + 1))
+        return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
 
     def _watch(self, rows: Rows, message: msg.Start) -> Watched:
         if message.classes is not None:
@@ -372,7 +376,7 @@ class Party:
             values = [msg.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, run.seen, strict=True)]
             for watched in run.watched:
                 watched.add(values)
-            if run.params.rematch:
+            if run.fallen.maxlen:
                 run.fallen.extend(
                     leaf.astype(smallest_type(t.n_leaves)) for leaf, t in zip(run.train.leaves, run.seen, strict=True)
                 )

@@ -138,7 +138,7 @@ def test_leaf_values_for_trees_never_seen_are_refused():
     party = simfl.Party("a", strange_rows(10, 0), np.arange(10.0))
     party.handle(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=0))
     params = train_params(objective="reg:squarederror")
-    party.handle(msg.Start(params=params, seed=0, classes=None, base_margin=[0.0]))
+    party.handle(msg.Start(params=params, seed=0, classes=None, base_margin=[0.0], remember=0))
     values = msg.AdoptedTree(values=msg.pack(np.zeros(3, np.float32)), structure=None)
     with pytest.raises(ProtocolError, match="has not seen"):
         party.handle(msg.Finish(round=1, previous=[values]))

@@ -66,7 +66,7 @@ def _sparse_moments(X: Any) -> Moments:
 
 
 def common_scale(parties: Sequence[Moments], n_rows: int) -> Scale:
-    """Global mean and deviation from the moments of all parties; a constant column keeps its unit.
+    """Global mean and deviation from the moments of all parties; a constant column has an infinite one.
 
     >>> one = Moments(np.array([2.0]), np.array([2.0]), np.array([4.0]))    # the values 0 and 2
     >>> common_scale([one, one], n_rows=4)
@@ -77,7 +77,8 @@ def common_scale(parties: Sequence[Moments], n_rows: int) -> Scale:
     second = exact_sum([m.squares for m in parties]) / counts
     variance = second - mean * mean
     varies = variance > 1e-12 * np.maximum(second, 1e-300)
-    deviation = np.where(varies, np.sqrt(np.where(varies, variance, 1.0)), 1.0)
+    # What does not vary (or less than float64 can tell) says nothing about likeness: it does not count at all.
+    deviation = np.where(varies, np.sqrt(np.where(varies, variance, 1.0)), np.inf)
     return Scale(mean, deviation, math.sqrt(float((varies * counts).sum()) / n_rows))
 
 

@@ -34,16 +34,23 @@ def test_the_order_of_the_parties_changes_no_bit():
     assert one.deviation.tobytes() == other.deviation.tobytes()
 
 
-def test_a_constant_column_keeps_its_unit():
+def test_a_constant_column_does_not_count():
     X = np.full((5, 1), 1e6, dtype=np.float32)
     scale = common_scale([moments(X)], n_rows=5)
-    assert scale.deviation.tolist() == [1.0]
+    assert scale.deviation.tolist() == [np.inf]
     assert scale.norm == 0
+
+
+def test_a_column_that_hardly_varies_about_a_large_number_does_not_drown_the_others():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([1e9 + rng.integers(-500, 500, 200), rng.normal(size=200)]).astype(np.float32)
+    scale = common_scale([moments(X)], n_rows=200)
+    assert scale.norm == pytest.approx(1, abs=0.5)
 
 
 def test_a_column_that_is_missing_everywhere_is_harmless():
     scale = common_scale([moments(np.full((5, 1), np.nan, dtype=np.float32))], n_rows=5)
-    assert (scale.mean.tolist(), scale.deviation.tolist()) == ([0.0], [1.0])
+    assert (scale.mean.tolist(), scale.deviation.tolist()) == ([0.0], [np.inf])
 
 
 def test_sparse_and_dense_rows_have_the_same_moments():
