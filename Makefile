@@ -1,13 +1,14 @@
 # make demo    install into .venv and run the demonstration
 # make test    lint, types, import contracts, tests
-# make accuracy   the accuracy table of docs/accuracy.md (about half an hour)
+# make accuracy   the accuracy table and picture of docs/recipes.md (about 40 minutes on two cores; needs SIMFL_DATA)
+# make bench   the speed of the search, of stage 1 and of stage 2
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test accuracy lock clean
+.PHONY: demo test accuracy bench lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/simfl demo
@@ -20,7 +21,12 @@ test: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 accuracy: $(INSTALLED)
-	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.accuracy --plot docs/gain.png
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.speed prepare
+	$(BIN)/python -m benchmarks.speed training
 
 # The lock lists every package, so nothing is resolved here. It leaves out the GPU library that XGBoost's wheel names
 # as a dependency on Linux: 300 MB that a CPU never loads.

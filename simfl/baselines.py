@@ -6,7 +6,6 @@ parties directly, so they exist in one process only.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,76 +16,101 @@ from scipy import sparse
 
 from simfl import hub
 from simfl import model as models
-from simfl.arrays import AnyArray
+from simfl.arrays import Floats
 from simfl.callbacks import Callback, TreeRecord
 from simfl.data import class_numbers
 from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import prepare_params, split, train_params
-from simfl.party import Party
+from simfl.params import TrainParams, cores, prepare_params, split, train_params
+from simfl.party import Party, Rows
 from simfl.training.trees import threads_for, xgboost_params
 
 
 def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None, **params: Any) -> Model:
     """Tree-based federated learning: parties take turns, each on its own rows only, with its own leaf values."""
-    return train(parties, callbacks=callbacks, **{**params, "n_neighbors": 0, "leaf_values": "builder"})
+    fixed = {"n_neighbors": 0, "leaf_values": "builder", "extra_depth": 0, "rematch": 0}
+    return train(parties, callbacks=callbacks, **{**params, **fixed})
 
 
 def solo(parties: Sequence[Party], **params: Any) -> dict[str, Model]:
     """Every party alone, on its own rows."""
-    classes = check(parties, params)
-    return {party.name: xgboost_model([party], classes, params) for party in parties}
+    members, classes = check(parties, params)
+    return {member.name: xgboost_model([member], classes, params) for member in members}
 
 
 def all_in(parties: Sequence[Party], **params: Any) -> Model:
     """All rows pooled, which the parties may not do."""
-    return xgboost_model(parties, check(parties, params), params)
+    return xgboost_model(*check(parties, params), params)
 
 
-def check(parties: Sequence[Party], params: dict[str, Any]) -> list[Any] | None:
-    """The classes of all parties (None for regression), after the handshake that a federated training has."""
+def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[list[Party], list[Any] | None]:
+    """The parties after the handshake of a federated training, and all classes (None for regression).
+
+    The handshake also sets the same validation rows aside.
+    """
     first, second = split(params)
     transport = gather(parties, 1)
-    hub.describe(transport, prepare_params(**first), seed=0)
-    return hub.labels(transport, train_params(**second))[0]
+    stage_1 = prepare_params(**first)
+    hub.describe(transport, stage_1, hub.fresh_seed(stage_1.random_state))
+    classes, _ = hub.labels(transport, train_params(**second))
+    return list(transport.handlers.values()), classes
 
 
-def xgboost_model(parties: Sequence[Party], classes: list[Any] | None, params: dict[str, Any]) -> Model:
+def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: dict[str, Any]) -> Model:
     """XGBoost's own model on the rows of these parties together."""
     checked = train_params(**split(params)[1])
-    X, y, weight = _pool(parties)
-    labels = y.astype(np.float32) if classes is None else class_numbers(y, classes, "The pool")
-    threads = threads_for(X, checked.n_jobs or os.cpu_count() or 1)
-    rows = xgb.QuantileDMatrix(
-        X, labels, weight=weight, max_bin=checked.max_bin, feature_names=parties[0].columns, nthread=threads
-    )
-    settings = xgboost_params(checked, checked.random_state or 0, threads)
-    settings["objective"] = checked.objective
-    settings["base_score"] = checked.base_score
-    if checked.base_score is None:
-        del settings["base_score"]
-        if classes is not None and len(np.unique(labels)) < 2:
-            settings["base_score"] = 0.5  # one class only: its mean would be an infinite margin
-    if checked.objective == "multi:softprob":
-        settings["num_class"] = len(classes or [])
+    pooled = pool([member.training_rows for member in members])
+    threads = threads_for(pooled.X, checked.n_jobs or cores())
+    binned = {"max_bin": checked.max_bin, "feature_names": members[0].columns, "nthread": threads}
+    train_rows = xgb.QuantileDMatrix(pooled.X, _labels(pooled, classes), weight=pooled.weight, **binned)
+    watched = [(train_rows, "train")]
+    held_out = [member.validation_rows for member in members if member.validation_rows]
+    if held_out:
+        aside = pool(held_out)
+        labels = _labels(aside, classes)
+        watched.append((xgb.QuantileDMatrix(aside.X, labels, weight=aside.weight, ref=train_rows, **binned), "valid"))
     seconds: list[float] = []
     scores: dict[str, dict[str, list[float]]] = {}
     booster = xgb.train(
-        settings,
-        rows,
+        _settings(checked, classes, train_rows, threads),
+        train_rows,
         checked.n_trees,
-        evals=[(rows, "train")],
+        evals=watched,
         evals_result=scores,
+        early_stopping_rounds=checked.early_stopping_rounds,
         verbose_eval=False,
         callbacks=[_Clock(seconds)],
     )
-    name = parties[0].name if len(parties) == 1 else "all"
-    metric, values = next(iter(scores["train"].items()))
-    history = [
-        TreeRecord(round=i, builder=name, train={metric: value}, validation={}, bytes=0, seconds=s)
-        for i, (value, s) in enumerate(zip(values, seconds, strict=True))
+    if checked.early_stopping_rounds:
+        booster = booster[: booster.best_iteration + 1]
+    name = members[0].name if len(members) == 1 else "all"
+    return models.adopt(booster, classes, _history(name, scores, seconds))
+
+
+def _labels(rows: Rows, classes: list[Any] | None) -> Floats:
+    return rows.y.astype(np.float32) if classes is None else class_numbers(rows.y, classes, "The pool")
+
+
+def _settings(params: TrainParams, classes: list[Any] | None, rows: Any, threads: int) -> dict[str, Any]:
+    settings = xgboost_params(params, params.random_state or 0, threads) | {"objective": params.objective}
+    del settings["base_score"]
+    if params.base_score is not None:
+        settings["base_score"] = params.base_score
+    elif classes is not None and len(np.unique(rows.get_label())) < 2:
+        settings["base_score"] = 0.5  # one class only: its mean would be an infinite margin
+    if params.objective == "multi:softprob":
+        settings["num_class"] = len(classes or [])
+    return settings
+
+
+def _history(name: str, scores: dict[str, dict[str, list[float]]], seconds: list[float]) -> list[TreeRecord]:
+    def of(which: str, number: int) -> dict[str, float]:
+        return {metric: values[number] for metric, values in scores.get(which, {}).items()}
+
+    return [
+        TreeRecord(round=i, builder=name, train=of("train", i), validation=of("valid", i), bytes=0, seconds=s)
+        for i, s in enumerate(seconds)
     ]
-    return models.adopt(booster, classes, history)
 
 
 class _Clock(xgb.callback.TrainingCallback):
@@ -104,11 +128,10 @@ class _Clock(xgb.callback.TrainingCallback):
         return False
 
 
-def _pool(parties: Sequence[Party]) -> tuple[Any, AnyArray, AnyArray | None]:
-    rows = [party.rows for party in parties]
-    stack = sparse.vstack if any(sparse.issparse(r.X) for r in rows) else np.concatenate
-    X = stack([r.X for r in rows])
+def pool(parts: Sequence[Rows]) -> Rows:
+    """The rows of several parties as one table."""
+    stack = sparse.vstack if any(sparse.issparse(part.X) for part in parts) else np.concatenate
     weight = None
-    if any(r.weight is not None for r in rows):
-        weight = np.concatenate([np.ones(len(r.y), np.float32) if r.weight is None else r.weight for r in rows])
-    return X, np.concatenate([r.y for r in rows]), weight
+    if any(part.weight is not None for part in parts):
+        weight = np.concatenate([np.ones(len(p.y), np.float32) if p.weight is None else p.weight for p in parts])
+    return Rows(stack([part.X for part in parts]), np.concatenate([part.y for part in parts]), weight)

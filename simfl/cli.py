@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,14 +38,29 @@ _default, _help = defaults(), descriptions()
 
 Objective = Literal["auto", "binary:logistic", "multi:softprob", "reg:squarederror"]
 Recipe = Annotated[Literal["default", "paper"], typer.Option(help=_help["recipe"])]
-Trees = Annotated[int, typer.Option(help=_help["n_trees"])]
-Depth = Annotated[int, typer.Option(help=_help["max_depth"])]
+Trees = Annotated[int, typer.Option(min=1, help=_help["n_trees"])]
+Depth = Annotated[int, typer.Option(min=0, max=1000, help=_help["max_depth"])]
 Rate = Annotated[float, typer.Option(help=_help["learning_rate"])]
 Seed = Annotated[
     int, typer.Option(min=0, help="seed of the split into parties, of the held-out rows and of the training")
 ]
 Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the results as JSON too")]
 Save = Annotated[Path | None, typer.Option("--save", metavar="MODEL", help="write SimFL's model (.ubj or .json)")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(version("simfl"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version")
+    ] = False,
+) -> None:
+    """Gradient-boosted trees across organisations that cannot pool their rows."""
 
 
 @app.command()
@@ -61,7 +77,7 @@ def demo(
     """
     _check_outputs(json, save)
     stored = load_breast_cancer()
-    data = Dataset(stored.data, stored.target, stored.feature_names.tolist(), None, [])
+    data = Dataset(stored.data, stored.target, stored.feature_names.tolist(), None, [], stored.data.shape[1])
     params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "objective": "binary:logistic"}
     runs = []
     with console.status("training") as status:
@@ -89,7 +105,9 @@ def _introduce(parties: list[Party]) -> None:
 def simulate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a CSV, Parquet or LIBSVM file")],
     label: Annotated[str | None, typer.Option(metavar="COL", help="the column to learn (not for LIBSVM)")] = None,
-    parties: Annotated[int, typer.Option(metavar="N", help="split the rows into so many parties")] = 4,
+    parties: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="split the rows into so many parties (default 4)")
+    ] = None,
     theta: Annotated[
         float | None, typer.Option(metavar="T", help="skew the two classes: this share of one class in one half")
     ] = None,
@@ -103,16 +121,19 @@ def simulate(
     json: Json = None,
     save: Save = None,
 ) -> None:
-    """Split a file into parties and compare SOLO, TFL, SimFL and ALL-IN on held-out rows."""
-    if by is not None and theta is not None:
-        raise ParameterError("--by and --theta exclude each other: split by a column, or skew the classes.")
+    """Split a file into parties and compare SOLO, TFL, SimFL and ALL-IN on held-out rows.
+
+    Example: simfl simulate patients.csv --label outcome --by hospital --json results.json
+    """
+    if by is not None and (theta is not None or parties is not None):
+        raise ParameterError("--by goes without --parties and --theta: the column says whose each row is.")
     _check_outputs(json, save)
     data = read(file, label, by)
     for note in data.notes:
         console.print(f"Note: {note}.")
     chosen = _objective(data.y) if objective == "auto" else objective
     rows, held_out = _hold_out(data, seed, stratify=chosen != "reg:squarederror")
-    members = _parties(data, rows, _split(data, rows, parties, theta, seed))
+    members = _parties(data, rows, _split(data, rows, parties or 4, theta, seed))
     console.print(f"{file.name}: {len(rows)} rows in {len(members)} parties, {len(held_out)} held out, {chosen}")
     params = {
         "n_trees": trees,
@@ -121,6 +142,7 @@ def simulate(
         "learning_rate": learning_rate,
         "random_state": seed,
         "objective": chosen,
+        "original_features": data.n_original,
     }
     _run(members, data, held_out, params, json, save)
 

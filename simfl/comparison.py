@@ -21,7 +21,7 @@ from simfl.model import Model
 from simfl.party import Party
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One method's scores. `party` is None where all parties share the model."""
 
     method: str
@@ -45,8 +45,8 @@ def compare(
 ) -> tuple[list[Result], Model]:
     """Train every method and score it; also returns SimFL's model. `watch` is told what comes next."""
     results = []
-    classes = baselines.check(parties, params)
-    for party in parties:
+    members, classes = baselines.check(parties, params)
+    for party in members:
         watch(f"SOLO {party.name}")
         model, seconds = _timed(partial(baselines.xgboost_model, [party], classes, params))
         results.append(_result("SOLO", party.name, model, X, y, seconds, 0))

@@ -45,6 +45,8 @@ def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
     missing = int(pd.isna(labels).sum())
     if missing:
         raise DataError(f"{who} has {missing} missing labels (NaN). Drop these rows, or fill the labels in.")
+    if labels.dtype.kind not in "biufUO":
+        raise DataError(f"{who} has labels of type {labels.dtype}. Give numbers or text.")
     return labels.astype(str) if labels.dtype == object else labels
 
 

@@ -24,7 +24,7 @@ from simfl.arrays import AnyArray
 from simfl.errors import DataError
 from simfl.federation import train
 from simfl.model import Model
-from simfl.params import defaults
+from simfl.params import defaults, documented, refuse_unknown
 from simfl.partition import by_column
 from simfl.party import Party
 
@@ -37,8 +37,8 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
     model_: Model
 
     def __init__(self, **params: Any) -> None:
-        bound = inspect.signature(type(self)).bind(**params)
-        for name, value in (_DEFAULTS | bound.arguments).items():
+        refuse_unknown(params, tuple(_DEFAULTS))
+        for name, value in (_DEFAULTS | params).items():
             setattr(self, name, value)
 
     # scikit-learn reads the parameters off the constructor's signature.
@@ -91,6 +91,7 @@ def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:
     return by_column(labels)
 
 
+@documented(_DEFAULTS)
 class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     """A classifier over several parties: binary:logistic for two classes, multi:softprob for more.
 
@@ -123,6 +124,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         return self.model_.predict_proba(table)
 
 
+@documented(_DEFAULTS)
 class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
     """A regressor over several parties: reg:squarederror.
 

@@ -17,7 +17,16 @@ from simfl import model as models
 from simfl.callbacks import Callback, SearchBar, default_callbacks
 from simfl.errors import DataError, FileError, ParameterError
 from simfl.model import Model, write_whole
-from simfl.params import PREPARE_NAMES, TRAIN_NAMES, prepare_params, refuse_unknown, split, train_params
+from simfl.params import (
+    NAMES,
+    PREPARE_NAMES,
+    TRAIN_NAMES,
+    documented,
+    prepare_params,
+    refuse_unknown,
+    split,
+    train_params,
+)
 from simfl.party import Party
 from simfl.transport.local import LocalTransport
 
@@ -86,6 +95,7 @@ def _remove_preparation(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
+@documented(PREPARE_NAMES)
 def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     """Stage 1: find the rows of different parties that resemble each other.
 
@@ -96,9 +106,6 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     >>> prepare([Party("north", X[::2], y[::2]), Party("south", X[1::2], y[1::2])], n_hashes=3, random_state=0)
     Preparation(north (75 rows), south (75 rows); 3 hashes, ... s)
     """
-    for name in params:
-        if name in TRAIN_NAMES and name not in PREPARE_NAMES:
-            raise ParameterError(f"{name!r} belongs to stage 2. Give it to simfl.train.")
     checked = prepare_params(**params)
     transport = gather(parties, checked.n_jobs)
     members = list(transport.handlers.values())
@@ -111,6 +118,7 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     return Preparation(members, prepared, transport)
 
 
+@documented(NAMES)
 def train(
     parties: Iterable[Party] | Preparation, *, callbacks: Sequence[Callback] | None = None, **params: Any
 ) -> Model:
@@ -129,12 +137,13 @@ def train(
     """
     if isinstance(parties, Preparation):
         ready = parties
-        _refuse_prepared(params)
-        params = {"recipe": ready.about.params.recipe} | params
+        _refuse_prepared(params, ready.about.params.recipe)
+        params = {"recipe": ready.about.params.recipe, "n_jobs": ready.about.params.n_jobs} | params
     else:
         first, params = split(params)
         ready = prepare(parties, **first)
     checked = train_params(**params)
+    ready.transport.share(checked.n_jobs)
     before = ready.transport.traffic.copy()
     callbacks = default_callbacks() if callbacks is None else callbacks
     training = hub.train(ready.transport, ready.about, checked, callbacks)
@@ -149,10 +158,9 @@ def train(
     )
 
 
-def _refuse_prepared(params: dict[str, Any]) -> None:
-    for name in params:
-        if name in PREPARE_NAMES and name not in TRAIN_NAMES:
-            raise ParameterError(f"{name!r} belongs to stage 1, which is done. Give it to simfl.prepare.")
+def _refuse_prepared(params: dict[str, Any], recipe: str) -> None:
+    if params.get("recipe", recipe) != recipe:
+        raise ParameterError(f"This was prepared with recipe={recipe!r}: run simfl.prepare with the other one first.")
     refuse_unknown(params, TRAIN_NAMES)
 
 

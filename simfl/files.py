@@ -31,6 +31,7 @@ class Dataset:
     columns: list[str] | None
     by: AnyArray | None
     notes: list[str]
+    n_original: int  # columns before text became yes/no columns
 
 
 def read(path: Path, label: str | None = None, by: str | None = None) -> Dataset:
@@ -38,7 +39,7 @@ def read(path: Path, label: str | None = None, by: str | None = None) -> Dataset
     if path.is_dir():
         raise FileError(f"{path} is a folder. Give a CSV, Parquet or LIBSVM file.")
     if not path.is_file():
-        raise FileError(f"There is no file {path}.")
+        raise FileError(f"There is no file {path}. Check the name and the folder ({Path.cwd()}).")
     try:
         kind = _kind(path)
         if kind == "libsvm":
@@ -90,7 +91,7 @@ def _read_libsvm(path: Path, by: str | None) -> Dataset:
         raise DataError(f"{path} is a LIBSVM file, whose columns have no names: --by cannot be used with it.")
     X, y = load_svmlight_file(str(path), dtype=np.float32)
     labels = y.astype(np.int64) if np.all(y == np.round(y)) else y
-    return Dataset(X.tocsr(), labels, None, None, [])
+    return Dataset(X.tocsr(), labels, None, None, [], X.shape[1])
 
 
 def _from_frame(frame: pd.DataFrame, path: Path, label: str | None, by: str | None) -> Dataset:
@@ -103,8 +104,12 @@ def _from_frame(frame: pd.DataFrame, path: Path, label: str | None, by: str | No
     if missing:
         raise DataError(f"{path} has {missing} rows without a label in column {label!r}. Drop or fill them first.")
     groups = None if by is None else frame[by].astype(str).to_numpy()
-    features, notes = _encode(frame.drop(columns=[c for c in (label, by) if c is not None]))
-    return Dataset(features.to_numpy(dtype=np.float32), frame[label].to_numpy(), list(features.columns), groups, notes)
+    if frame.empty:
+        raise DataError(f"{path} has no rows below its header.")
+    original = frame.drop(columns=[c for c in (label, by) if c is not None])
+    features, notes = _encode(original)
+    X, y = features.to_numpy(dtype=np.float32), frame[label].to_numpy()
+    return Dataset(X, y, list(features.columns), groups, notes, original.shape[1])
 
 
 def _columns(frame: pd.DataFrame) -> str:

@@ -99,12 +99,14 @@ def check_same_form(described: Mapping[str, msg.Description]) -> None:
             wrong.append(f"{other!r} ({'; '.join(facts) or 'the same columns in another order'})")
         elif d.n_features != first.n_features:
             wrong.append(f"{other!r} ({d.n_features} features, not {first.n_features})")
+        elif d.is_sparse != first.is_sparse:
+            wrong.append(f"{other!r} (a {'sparse' if d.is_sparse else 'dense'} table: its zeros mean something else)")
         elif (d.columns is None) != (first.columns is None):
             wrong.append(f"{other!r} (columns {'without' if d.columns is None else 'with'} names)")
     if wrong:
         raise DataError(
             f"These parties have other columns than {name!r}: {', '.join(wrong)}. "
-            "Give every party the same columns in the same order."
+            "Give every party the same columns in the same order, all dense or all sparse."
         )
 
 
@@ -337,8 +339,11 @@ def _base_score(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | No
     """The start value from the label mean over all parties (or as given)."""
     loss = LOSSES[params.objective]
     if params.base_score is not None:
-        if params.objective == "binary:logistic" and not 0 < params.base_score < 1:
+        start = np.float32(params.base_score)
+        if params.objective == "binary:logistic" and not 0 < start < 1:
             raise ParameterError(f"base_score={params.base_score} is not possible: it must be a probability.")
+        if not np.isfinite(start):
+            raise ParameterError(f"base_score={params.base_score} is not possible: it does not fit float32.")
         return np.full(len(classes) if params.objective == "multi:softprob" and classes else 1, params.base_score)
     if classes is None:
         sums = [math.fsum(reply.sums[0] for reply in replies.values())]

@@ -2,8 +2,12 @@
 
 The hub asks, a party replies; nothing else is ever sent. Replies are marked "leaves the party". No message has a
 field for a row, for a label of a row, or for XGBoost's statistics of a tree node (`sum_hessian`, `base_weights`,
-`loss_changes`), and a test watches all of a run's bytes for them. Messages are typed, travel as MessagePack and are
-checked against these types when they arrive; what does not fit is refused.
+`loss_changes`), and a test watches all of a run's bytes for them. What does leave are sums, and a sum over one row is
+that row's: a gradient that lands alone on a row of the builder, or alone in a leaf, tells its label; a party of one
+row tells its class. Thresholds of a tree are single values of the builder's rows.
+
+Messages are typed, travel as MessagePack and are checked against these types when they arrive; what does not fit is
+refused.
 """
 
 from __future__ import annotations
@@ -85,6 +89,7 @@ class Description(Message, frozen=True, kw_only=True):
     n_validation_rows: int
     n_features: int
     columns: list[str] | None  # names, where the table has them
+    is_sparse: bool
 
 
 # --- stage 1: preprocessing ------------------------------------------------------------------------------------------

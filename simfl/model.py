@@ -49,6 +49,7 @@ class Model:
 
     def __init__(self, booster: xgb.Booster, about: _About) -> None:
         self.booster = booster
+        self._about = about
         self.booster.set_attr(**{ATTRIBUTE: msgspec.json.encode(about).decode()})
         self.classes = None if about.classes is None else np.array(about.classes)
         self.history = about.history
@@ -101,10 +102,17 @@ class Model:
         scores: AnyArray = self.booster.predict(matrix, output_margin=output_margin)
         return scores
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model; the ending .json or .ubj decides the format, as in XGBoost."""
+    def save(self, path: str | os.PathLike[str], *, history: bool = True) -> None:
+        """Write the model; the ending .json or .ubj decides the format, as in XGBoost.
+
+        `history=False` leaves out who built which tree, the metrics and the traffic: for a model that goes to others.
+        """
         target = check_target(path)
-        write_whole(target, bytes(self.booster.save_raw(target.suffix[1:])))
+        booster = self.booster
+        if not history:
+            about = _About(classes=self._about.classes, history=[], traffic={})
+            booster = Model(booster.copy(), about).booster
+        write_whole(target, bytes(booster.save_raw(target.suffix[1:])))
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -192,8 +200,7 @@ def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: 
     document: dict[str, Any] = _empty_model(objective, n_features, len(base_score))
     learner = document["learner"]
     scores = ",".join(repr(float(np.float32(s))) for s in base_score)
-    vector = learner["learner_model_param"]["base_score"].startswith("[")  # XGBoost 3.1 and later
-    learner["learner_model_param"]["base_score"] = f"[{scores}]" if vector else scores
+    learner["learner_model_param"]["base_score"] = f"[{scores}]"
     model = learner["gradient_booster"]["model"]
     trees = [tree for trees in rounds for tree in trees]
     model["trees"] = [_xgboost_tree(tree, number, n_features) for number, tree in enumerate(trees)]

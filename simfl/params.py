@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+import os
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -86,7 +88,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     recipe: Literal["default", "paper"] = "default"
     objective: Annotated[Objective, _is("what is learned, in XGBoost's words")] = "binary:logistic"
     n_trees: Annotated[int, _is("boosting rounds (a multiclass round grows one tree per class)", ge=1)] = 100
-    learning_rate: Annotated[float, _is("step size of every tree", gt=0)] = 0.1
+    learning_rate: Annotated[float, _is("step size of every tree", gt=0, le=1e6)] = 0.1
     max_depth: Annotated[int, _is("deepest level of a tree; 0: no limit", ge=0, le=1000)] = 6
     max_leaves: Annotated[int, _is("most leaves of a tree; 0: no limit", ge=0)] = 0
     grow_policy: Annotated[
@@ -101,7 +103,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     colsample_bytree: Annotated[float, _is("share of the features used by a tree", gt=0, le=1)] = 1.0
     colsample_bylevel: Annotated[float, _is("share of the features used by a level", gt=0, le=1)] = 1.0
     colsample_bynode: Annotated[float, _is("share of the features used by a node", gt=0, le=1)] = 1.0
-    max_bin: Annotated[int, _is("bins per feature", ge=2)] = 256
+    max_bin: Annotated[int, _is("bins per feature", ge=2, le=2**16)] = 256
     base_score: Annotated[
         float | None,
         _is("start value, as a probability or a number; None: from the label mean of all parties"),
@@ -111,7 +113,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _is("from the exact sums of all parties, or from the builder's weighted gradients; None: the recipe's"),
     ] = None
     extra_depth: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
+        Annotated[int, Meta(ge=0, le=20)] | None,
         _is(
             "levels that the builder grows beyond max_depth before the sums of all parties prune the tree back to at "
             "most 2**max_depth leaves; 0: no pruning; None: the recipe's"
@@ -146,6 +148,18 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {
         "rematch": 0,
         "bucket_width": 4.0,
     },
+}
+
+ALIASES: Final = {  # what users of XGBoost and scikit-learn may type
+    "n_estimators": "n_trees",
+    "num_boost_round": "n_trees",
+    "eta": "learning_rate",
+    "lambda": "reg_lambda",
+    "alpha": "reg_alpha",
+    "min_split_loss": "gamma",
+    "seed": "random_state",
+    "nthread": "n_jobs",
+    "num_leaves": "max_leaves",
 }
 
 PREPARE_NAMES: Final = PrepareParams.__struct_fields__
@@ -194,13 +208,39 @@ def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def refuse_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
-    """Raise for a parameter that does not exist, and suggest the near one."""
+def refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
+    """Raise for a parameter that does not exist (here), and suggest the one that was meant."""
     for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Known are: {', '.join(sorted(known))}."
-            raise UnknownParameterError(f"There is no parameter {name!r} here.{hint}")
+        if name in known:
+            continue
+        near = ALIASES.get(name) or next(iter(difflib.get_close_matches(name, NAMES, n=1, cutoff=0.7)), None)
+        if name in NAMES:
+            stage = "simfl.prepare (stage 1)" if name in PREPARE_NAMES else "simfl.train (stage 2)"
+            raise ParameterError(f"{name!r} belongs to {stage}: give it there.")
+        hint = f"Did you mean {near!r}?" if near else f"Known are: {', '.join(sorted(known))}."
+        raise UnknownParameterError(f"There is no parameter {name!r}. {hint}")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+F = TypeVar("F", bound=Callable[..., Any] | type)
+
+
+def documented(names: Iterable[str]) -> Callable[[F], F]:
+    """Append the parameters, with their meanings and defaults, to a docstring."""
+
+    def add(target: F) -> F:
+        meaning, default = descriptions(), defaults()
+        lines = [f"    {name} (default {default[name]!r}): {meaning[name]}" for name in names]
+        target.__doc__ = f"{target.__doc__ or ''}\n    Parameters of SimFL\n    -------------------\n" + "\n".join(
+            lines
+        )
+        return target
+
+    return add
 
 
 def _checked(struct: Any, given: dict[str, Any]) -> Any:

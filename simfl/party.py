@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import zipfile
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
 from simfl.data import as_labels, as_table, as_weights, check_names, class_numbers, plain_classes
 from simfl.errors import DataError, FileError, ProtocolError
-from simfl.params import TrainParams
+from simfl.params import TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
 from simfl.preprocessing.similarity import most_similar
@@ -123,13 +122,13 @@ class Party:
         if not isinstance(name, str) or not name:
             raise DataError(f"A party's name must be a text that is not empty, not {name!r}.")
         self.name = name
-        self.n_jobs = os.cpu_count() or 1
+        self.n_jobs = cores()
         self.progress: Callable[[int, int], None] | None = None  # told about a long search: rows done, rows in all
         self.rows, named = self._read(X, y, sample_weight)
         self.columns = self._check_columns(columns, named)
         self.validation = self._read_validation(validation)
-        self._own: Rows = self.rows
-        self._held_out: Rows | None = self.validation
+        self.training_rows: Rows = self.rows
+        self.validation_rows: Rows | None = self.validation
         self._hashes: Ints | None = None
         self._order: list[str] = [name]
         self._similar: dict[str, Ints] = {}
@@ -178,7 +177,7 @@ class Party:
             {},
             None,
         )
-        other._own, other._held_out, other._bins = self.rows, self.validation, {}
+        other.training_rows, other.validation_rows, other._bins = self.rows, self.validation, {}
         return other
 
     # --- the door ----------------------------------------------------------------------------------------------------
@@ -202,32 +201,36 @@ class Party:
         self._set_aside(message.validation_fraction, message.seed)
         return msg.Description(
             version=msg.VERSION,
-            n_rows=len(self._own.y),
-            n_validation_rows=len(self._held_out.y) if self._held_out else 0,
+            n_rows=len(self.training_rows.y),
+            n_validation_rows=len(self.validation_rows.y) if self.validation_rows else 0,
             n_features=self.rows.X.shape[1],
             columns=self.columns,
+            is_sparse=sparse.issparse(self.rows.X),
         )
 
     def _set_aside(self, fraction: float, seed: int) -> None:
-        self._own, self._held_out = self.rows, self.validation
+        self.training_rows, self.validation_rows = self.rows, self.validation
         n = len(self.rows.y)
         n_aside = min(round(fraction * n), n - 1)  # one row at least is trained on
         if self.validation is None and n_aside > 0:
             order = np.random.default_rng([seed, 3, *self.name.encode()]).permutation(n)
-            self._held_out = self.rows.part(np.sort(order[:n_aside]))
-            self._own = self.rows.part(np.sort(order[n_aside:]))
+            self.validation_rows = self.rows.part(np.sort(order[:n_aside]))
+            self.training_rows = self.rows.part(np.sort(order[n_aside:]))
 
     def _measure(self, message: msg.Measure) -> msg.FeatureMoments:
-        found = moments(self._own.X)
+        found = moments(self.training_rows.X)
+        several = found.counts > 1  # the sum of one value would be that value: the others' scale will do
         return msg.FeatureMoments(
-            counts=msg.pack(found.counts), sums=msg.pack(found.sums), squares=msg.pack(found.squares)
+            counts=msg.pack(found.counts * several),
+            sums=msg.pack(found.sums * several),
+            squares=msg.pack(found.squares * several),
         )
 
     def _hash(self, message: msg.Hash) -> msg.Hashes:
         d = self.rows.X.shape[1]
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(message.seed, message.n_hashes, d, message.bucket_width, message.law)
-        self._hashes = hash_rows(self._own.X, family, scale)
+        self._hashes = hash_rows(self.training_rows.X, family, scale)
         lowest = self._hashes.min(axis=0)
         above = self._hashes.astype(np.int64) - lowest
         return msg.Hashes(lowest=msg.pack(lowest), values=msg.pack(above.astype(smallest_type(int(above.max()) + 1))))
@@ -289,7 +292,7 @@ class Party:
 
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""
-        X = self._own.X
+        X = self.training_rows.X
         digest = hashlib.blake2b(repr((X.shape, self.columns)).encode(), digest_size=16)
         for part in (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,):
             digest.update(np.ascontiguousarray(part).data)
@@ -298,15 +301,15 @@ class Party:
     # --- stage 2 -----------------------------------------------------------------------------------------------------
 
     def _describe_labels(self, message: msg.DescribeLabels) -> msg.LabelSummary:
-        y, weight = self._own.y, self._own.weight
+        y, weight = self.training_rows.y, self.training_rows.weight
         if LOSSES[message.objective].classifies:
             return self._describe_classes(y, weight)
         numbers = self._as_numbers(y)
         total = float(numbers.sum()) if weight is None else float(numbers @ weight.astype(np.float64))
-        return msg.LabelSummary(classes=None, sums=[total], weight=self._own.total_weight)
+        return msg.LabelSummary(classes=None, sums=[total], weight=self.training_rows.total_weight)
 
     def _describe_classes(self, y: AnyArray, weight: Floats | None) -> msg.LabelSummary:
-        classes = plain_classes(y if self._held_out is None else np.concatenate([y, self._held_out.y]))
+        classes = plain_classes(y if self.validation_rows is None else np.concatenate([y, self.validation_rows.y]))
         if len(classes) > MOST_CLASSES or any(isinstance(c, float) for c in classes):
             raise DataError(
                 f"{self} has labels that look like numbers, not classes ({classes[:3]}). "
@@ -314,7 +317,7 @@ class Party:
             )
         numbers = class_numbers(y, classes, str(self)).astype(np.int64)
         sums = np.bincount(numbers, weights=weight, minlength=len(classes))
-        return msg.LabelSummary(classes=classes, sums=sums.tolist(), weight=self._own.total_weight)
+        return msg.LabelSummary(classes=classes, sums=sums.tolist(), weight=self.training_rows.total_weight)
 
     def _as_numbers(self, y: AnyArray) -> Doubles:
         try:
@@ -330,14 +333,14 @@ class Party:
 
     def _start(self, message: msg.Start) -> msg.Started:
         loss = LOSSES[message.params.objective]
-        train = self._watch(self._own, message)
-        held_out = self._watch(self._held_out, message) if self._held_out else None
+        train = self._watch(self.training_rows, message)
+        held_out = self._watch(self.validation_rows, message) if self.validation_rows else None
         self._run = Run(
             message.params, message.seed, loss, train, held_out, self._similar, deque(maxlen=message.remember)
         )
         g, h = loss.bounds(train.margin, train.y)
-        heaviest = 1.0 if self._own.weight is None else float(self._own.weight.max())
-        total = self._own.total_weight
+        heaviest = 1.0 if self.training_rows.weight is None else float(self.training_rows.weight.max())
+        total = self.training_rows.total_weight
         return msg.Started(
             gradient=g * heaviest, hessian=h * heaviest, total_gradient=g * total, total_hessian=h * total
         )
@@ -382,7 +385,7 @@ class Party:
                 )
             run.seen = []
         if previous or not run.g.size:
-            run.g, run.h = run.loss.gradients(run.train.margin, run.train.y, self._own.weight)
+            run.g, run.h = run.loss.gradients(run.train.margin, run.train.y, self.training_rows.weight)
 
     def _see(self, run: Run, structures: list[msg.TreeStructure]) -> None:
         run.seen = [msg.tree_from_message(s, self.rows.X.shape[1]) for s in structures]
@@ -395,7 +398,7 @@ class Party:
 
         return msg.Scores(
             train=sums(run.train),
-            train_weight=self._own.total_weight,
+            train_weight=self.training_rows.total_weight,
             validation=sums(run.validation),
             validation_weight=run.validation.rows.total_weight if run.validation else 0.0,
         )
@@ -425,7 +428,7 @@ class Party:
                 np.ascontiguousarray(h[:, output]),
                 run.params,
                 seed=_seed(run.seed, 6, message.round, output),
-                threads=trees.threads_for(self._own.X, self.n_jobs),
+                threads=trees.threads_for(self.training_rows.X, self.n_jobs),
             )
             for output in range(g.shape[1])
         ]
@@ -447,7 +450,7 @@ class Party:
 
     def _binned(self, max_bin: int) -> xgb.QuantileDMatrix:
         if max_bin not in self._bins:
-            rows = self._own
+            rows = self.training_rows
             self._bins[max_bin] = xgb.QuantileDMatrix(
                 rows.X, weight=rows.weight, max_bin=max_bin, nthread=trees.threads_for(rows.X, self.n_jobs)
             )

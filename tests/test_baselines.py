@@ -89,7 +89,7 @@ def test_tfl_replies_hold_no_sums(halves, monkeypatch):
     simfl.baselines.tfl(halves, callbacks=[], **FEW)
     sums = [m for m in seen if isinstance(m, messages.RowSums)]
     assert sums
-    assert all(m.gradients is None and m.hessians is None for m in sums)
+    assert not any(m.gradients or m.hessians for m in sums)
     assert not [m for m in seen if isinstance(m, messages.LeafSums | messages.Hashes | messages.FeatureMoments)]
 
 
@@ -166,3 +166,11 @@ def test_two_parties_of_one_name_are_refused(halves, method):
 def test_no_party_at_all_is_refused(method):
     with pytest.raises(SimFLError, match="no party"):
         getattr(simfl.baselines, method)([], **FEW)
+
+
+def test_baselines_stop_early_on_the_same_kind_of_validation_rows(halves):
+    params = {"n_trees": 60, "early_stopping_rounds": 3, "validation_fraction": 0.3, "learning_rate": 0.5}
+    model = simfl.baselines.all_in(halves, random_state=0, **params)
+    assert model.n_trees < 60
+    assert "logloss" in model.history[-1].validation
+    simfl.baselines.tfl(halves, extra_depth=2, rematch=50, random_state=0, **params)  # one set of parameters for all

@@ -146,12 +146,11 @@ WRONG = {
     "missing label": (["hole.csv", "--label", "ill"], "1 rows without a label"),
     "one class": (["one.csv", "--label", "ill"], "one class"),
     "few rows": (["few.csv", "--label", "ill"], "5 rows are too few"),
-    "by and theta": (["data.csv", "--label", "ill", "--by", "site", "--theta", "0.8"], "exclude each other"),
+    "by and theta": (["data.csv", "--label", "ill", "--by", "site", "--theta", "0.8"], "--by goes without"),
     "theta": (["data.csv", "--label", "ill", "--theta", "1.5"], "theta=1.5"),
     "theta of three": (["iris.csv", "--label", "target", "--theta", "0.8"], "--by"),
     "odd parties": (["data.csv", "--label", "ill", "--theta", "0.8", "--parties", "3"], "even"),
     "many parties": (["data.csv", "--label", "ill", "--parties", "999"], "999"),
-    "no trees": (["data.csv", "--label", "ill", "--trees", "0"], "n_trees=0"),
     "text as number": (["data.csv", "--label", "site", "--objective", "reg:squarederror"], "not numbers"),
     "three as two": (["iris.csv", "--label", "target", "--objective", "binary:logistic"], "two classes"),
     "by in libsvm": (["data.svm", "--by", "site"], "--by cannot be used"),
@@ -186,7 +185,8 @@ def test_a_class_that_is_only_held_out_is_no_crash(run, folder):
 def test_the_installed_command_ends_with_a_code_and_one_line_for_an_error(folder):
     code, out, err = installed("simulate", "nothing.csv", "--label", "ill", cwd=folder)
     assert (code, out) == (1, "")
-    assert err == "Error: There is no file nothing.csv.\n"
+    assert err.startswith("Error: There is no file nothing.csv. Check the name and the folder")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -216,3 +216,16 @@ def test_help_lists_the_commands_and_all_options():
 def test_a_seed_below_zero_is_a_wrong_call(folder, run, capfd):
     assert run("simulate", folder / "data.csv", "--label", "ill", "--seed", "-1") == 2
     assert "--seed" in capfd.readouterr().err
+
+
+def test_too_few_trees_are_a_wrong_call(folder, run, capfd):
+    assert run("simulate", folder / "data.csv", "--label", "ill", "--trees", "0") == 2
+    assert "--trees" in capfd.readouterr().err
+
+
+def test_the_module_is_the_command():
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-m", "simfl", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == simfl.__version__

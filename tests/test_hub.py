@@ -378,6 +378,10 @@ def test_rows_in_the_same_leaves_resemble_each_other():
     assert distances[9] < 0.3 * distances[0]
 
 
+def test_a_rematch_after_the_first_tree_works():
+    assert simfl.train(parties(60, 50), n_trees=5, max_depth=3, rematch=1, random_state=0).n_trees == 5
+
+
 # --- validation and early stopping -----------------------------------------------------------------------------------
 
 
@@ -436,3 +440,50 @@ def test_traffic_is_counted_as_it_travels():
     assert model.n_bytes == sum(n for p in model.traffic.values() for w in p.values() for n in w.values())
     ready = simfl.prepare(parties(80, 50), random_state=0)
     assert "Hashes" not in simfl.train(ready, **QUICK).traffic["p1"]["sent"]
+
+
+def test_a_preparation_of_one_recipe_is_refused_for_the_other():
+    ready = simfl.prepare(parties(30, 30), random_state=0)
+    with pytest.raises(ParameterError, match="prepared with recipe='default'"):
+        simfl.train(ready, recipe="paper")
+
+
+def test_dense_and_sparse_parties_do_not_mix():
+    X, y = rows(30, 0)
+    with pytest.raises(DataError, match=r"'thin'.*sparse"):
+        simfl.train([simfl.Party("a", X, y), simfl.Party("thin", sparse.csr_matrix(X), y)])
+
+
+def test_a_training_can_have_its_own_number_of_threads():
+    ready = simfl.prepare(parties(60, 50), random_state=0, n_jobs=2)
+    one = simfl.train(ready, n_jobs=1, **QUICK)
+    assert ready.transport.n_jobs == 1
+    assert same(one, simfl.train(ready, n_jobs=3, **QUICK))
+
+
+def test_the_guard_counts_the_columns_before_one_hot_encoding():
+    assert simfl.prepare(parties(30, 30), original_features=3, random_state=0).about.n_hashes == 2
+    with pytest.raises(PrivacyError, match="n_hashes=2 or fewer"):
+        simfl.prepare(parties(30, 30), original_features=3, n_hashes=3)
+
+
+def test_callbacks_are_told_of_the_end_also_after_an_error():
+    class Fragile(simfl.Callback):
+        ended = False
+
+        def after_tree(self, record):
+            raise RuntimeError("broken")
+
+        def after_training(self, history):
+            self.ended = True
+
+    fragile = Fragile()
+    with pytest.raises(RuntimeError, match="broken"):
+        simfl.train(parties(30, 30), n_trees=5, callbacks=[fragile], random_state=0)
+    assert fragile.ended
+
+
+def test_one_feature_with_hashing_insisted_on():
+    members = [simfl.Party(n, *rows(30, i, d=3)) for i, n in enumerate("ab")]
+    members = [simfl.Party(m.name, m.rows.X[:, :1], m.rows.y) for m in members]
+    assert simfl.train(members, allow_unsafe_hashes=True, **QUICK).n_trees == 6

@@ -289,3 +289,15 @@ def test_a_damaged_preparation_is_refused(tmp_path, halves, content):
     kept.unlink() if content is None else kept.write_bytes(content)
     with pytest.raises(FileError, match=r"party-1\.npz|'b'"):
         simfl.Preparation.load(tmp_path / "ready", halves)
+
+
+def test_a_model_for_others_can_be_saved_without_its_history(tmp_path):
+    rng = np.random.default_rng(0)
+    parties = [simfl.Party(n, rng.normal(size=(30, 3)), rng.integers(0, 2, 30)) for n in ("north", "south")]
+    model = simfl.train(parties, n_trees=3, random_state=0)
+    model.save(tmp_path / "m.json", history=False)
+    assert b"north" not in (tmp_path / "m.json").read_bytes()
+    again = simfl.load(tmp_path / "m.json")
+    assert again.history == []
+    assert again.classes.tolist() == [0, 1]
+    assert model.history

@@ -143,7 +143,7 @@ def test_a_generator_as_random_state_gives_a_seed(draw):
 
 def test_a_stage_1_parameter_is_refused_after_stage_1(halves):
     ready = simfl.prepare(halves, random_state=0)
-    with pytest.raises(ParameterError, match=r"'n_hashes' belongs to stage 1.*simfl\.prepare"):
+    with pytest.raises(ParameterError, match=r"'n_hashes' belongs to simfl\.prepare \(stage 1\)"):
         simfl.train(ready, n_hashes=3)
 
 
@@ -167,3 +167,18 @@ def test_as_many_hashes_as_features_are_refused(halves):
 def test_early_stopping_without_validation_rows_says_how_to_get_some(halves):
     with pytest.raises(ParameterError, match=r"validation_fraction=0\.2"):
         simfl.train(halves, early_stopping_rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("eta", "learning_rate"), ("n_estimators", "n_trees"), ("n_hash", "n_hashes")]
+)
+def test_words_of_xgboost_and_scikit_learn_lead_to_ours(typed, meant):
+    with pytest.raises(UnknownParameterError, match=f"no parameter '{typed}'. Did you mean '{meant}'"):
+        simfl.SimFLClassifier(**{typed: 5})
+
+
+def test_every_door_documents_its_parameters():
+    for door in (simfl.train, simfl.SimFLClassifier, simfl.SimFLRegressor):
+        assert all(f"    {name} (default" in door.__doc__ for name in ("n_trees", "n_neighbors", "rematch"))
+    assert "n_hashes (default None)" in simfl.prepare.__doc__
+    assert "n_trees" not in simfl.prepare.__doc__

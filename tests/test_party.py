@@ -36,15 +36,33 @@ def strange_rows(n, seed):
     return (rng.normal(size=(n, 5)) * np.pi).astype(np.float32)
 
 
-def play(parties, objective, **more):
+def play(parties, objective, recipe="default", **more):
     tap = Tap(parties)
-    prepared = hub.prepare(tap, prepare_params(random_state=0, validation_fraction=0.2))
-    training = hub.train(tap, prepared, train_params(objective=objective, n_trees=6, max_depth=3, **more))
+    prepared = hub.prepare(tap, prepare_params(recipe=recipe, random_state=0, validation_fraction=0.2))
+    more = {"rematch": 3} | more if recipe == "default" else more
+    training = hub.train(
+        tap, prepared, train_params(recipe=recipe, objective=objective, n_trees=6, max_depth=3, **more)
+    )
     return tap, training
 
 
 def regression_parties():
-    return [simfl.Party(f"p{i}", strange_rows(60, i), strange_rows(60, i + 9)[:, 0]) for i in range(3)]
+    return [simfl.Party(f"p{i}", strange_rows(n, i), strange_rows(n, i + 9)[:, 0]) for i, n in enumerate((60, 60, 40))]
+
+
+def test_a_party_of_one_row_does_not_give_it_away_as_a_sum():
+    members = [*regression_parties(), simfl.Party("one", strange_rows(1, 77), [0.5])]
+    tap, _ = play(members, "reg:squarederror", turns="proportional")
+    sent = b"".join(without_thresholds(reply) for _, reply, _ in tap.left)
+    assert not any(np.float64(v).tobytes() in sent for v in members[-1].rows.X.ravel())
+
+
+def test_a_rematch_sends_no_more_values_than_hashing_did():
+    tap, _ = play(regression_parties(), "reg:squarederror")
+    hashes = {p: r.values.shape for p, r, _ in tap.left if isinstance(r, msg.Hashes)}
+    leaves = [(p, r.leaves.shape) for p, r, _ in tap.left if isinstance(r, msg.LeavesOfRows)]
+    assert leaves
+    assert all(shape[0] == hashes[p][0] and shape[1] <= hashes[p][1] for p, shape in leaves)
 
 
 def without_thresholds(reply):
@@ -105,7 +123,7 @@ def test_no_message_carries_xgboosts_node_statistics(recipe, monkeypatch):
     assert not any(name.encode() in sent for name in STATISTICS)
 
 
-def test_only_hashes_grow_with_the_rows_of_the_party_that_sends_them():
+def test_only_hashes_and_leaves_grow_with_the_rows_of_the_party_that_sends_them():
     def sizes(n):
         members = [simfl.Party("a", strange_rows(40, 0), strange_rows(40, 9)[:, 0])]
         members.append(simfl.Party("b", strange_rows(n, 1), strange_rows(n, 2)[:, 0]))
@@ -115,7 +133,7 @@ def test_only_hashes_grow_with_the_rows_of_the_party_that_sends_them():
 
     few, many = sizes(50), sizes(500)
     grown = {kind for kind in few if many[kind] > few[kind] + 200}
-    assert grown == {"Hashes"}
+    assert grown == {"Hashes", "LeavesOfRows"}
 
 
 def test_a_party_refuses_what_does_not_fit_its_state():

@@ -47,7 +47,14 @@ class Loss(Protocol):
         """The metrics from their sums."""
 
 
-class Logistic:
+class _Averaged:
+    """Metrics that are weighted means."""
+
+    def finish(self, sums: MetricSums, weight: float) -> dict[str, float]:
+        return {name: value / weight for name, value in sums.items()}
+
+
+class Logistic(_Averaged):
     """binary:logistic."""
 
     metric = "logloss"
@@ -74,11 +81,8 @@ class Logistic:
         loss = np.maximum(m, 0) - m * y + np.log(np.exp(-np.abs(m)) + np.float32(1))
         return {"logloss": _total(loss, weight), "error": _total((m > 0) != (y > 0), weight)}
 
-    def finish(self, sums: MetricSums, weight: float) -> dict[str, float]:
-        return {name: value / weight for name, value in sums.items()}
 
-
-class Softprob:
+class Softprob(_Averaged):
     """multi:softprob. Labels are class numbers."""
 
     metric = "mlogloss"
@@ -103,9 +107,6 @@ class Softprob:
         p, label = softmax(margin), y.astype(np.intp)
         loss = -np.log(np.maximum(p[np.arange(len(y)), label], EPS))
         return {"mlogloss": _total(loss, weight), "merror": _total(p.argmax(axis=1) != label, weight)}
-
-    def finish(self, sums: MetricSums, weight: float) -> dict[str, float]:
-        return {name: value / weight for name, value in sums.items()}
 
 
 class SquaredError:

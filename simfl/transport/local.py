@@ -6,13 +6,13 @@ are. The parties share the threads: those asked at once get a part each, one tha
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
 from simfl.messages import Reply, Request, decode, encode
+from simfl.params import cores
 from simfl.transport.base import Traffic
 
 
@@ -36,9 +36,16 @@ class LocalTransport(Generic[H]):
         self.parties = [party.name for party in parties]
         self.handlers = {party.name: party for party in parties}
         self.traffic = Traffic()
-        self.n_jobs = n_jobs if n_jobs and n_jobs > 0 else os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(self.n_jobs, thread_name_prefix="simfl-party")
         self._lock = threading.Lock()
+        self.n_jobs = 0
+        self.share(n_jobs)
+
+    def share(self, n_jobs: int | None) -> None:
+        """Let the parties have so many threads together (None: all cores)."""
+        n_jobs = n_jobs if n_jobs and n_jobs > 0 else cores()
+        if n_jobs != self.n_jobs:
+            self.n_jobs = n_jobs
+            self._pool = ThreadPoolExecutor(n_jobs, thread_name_prefix="simfl-party")
 
     def ask(self, party: str, message: Request) -> Reply:
         """Ask one party; it has all threads."""

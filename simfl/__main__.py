@@ -1,0 +1,5 @@
+"""`python -m simfl` is `simfl`."""
+
+from simfl.cli import main
+
+main()
