@@ -50,7 +50,10 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
     n_neighbors: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        _is("similar rows kept per row and other party; 0: none, so that parties only take turns (TFL)"),
+        _is(
+            "similar rows kept per row and other party; 0: none, so that parties only take turns (TFL); "
+            "None: the recipe's"
+        ),
     ] = None
     max_candidates: Annotated[
         Annotated[int, Meta(ge=1)] | None,
@@ -89,7 +92,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     objective: Annotated[Objective, _is("what is learned, in XGBoost's words")] = "binary:logistic"
     n_trees: Annotated[int, _is("boosting rounds (a multiclass round grows one tree per class)", ge=1)] = 100
     learning_rate: Annotated[float, _is("step size of every tree", gt=0, le=1e6)] = 0.1
-    max_depth: Annotated[int, _is("deepest level of a tree; 0: no limit", ge=0, le=1000)] = 6
+    max_depth: Annotated[int, _is("deepest level of a tree (but see extra_depth); 0: no limit", ge=0, le=1000)] = 6
     max_leaves: Annotated[int, _is("most leaves of a tree; 0: no limit", ge=0)] = 0
     grow_policy: Annotated[
         Literal["depthwise", "lossguide"], _is("split level by level, or where the loss falls most")
