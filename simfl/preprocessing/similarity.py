@@ -220,18 +220,19 @@ def _number(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
 def _choose_n_classes(columns: list[NDArray[Any]], most: int) -> int:
     """The fewest classes under which hardly a pair looks equal that is not: less to draw, less to cache."""
     samples = [column[:: 1 + len(column) // 2048] for column in columns]
+    values, numbers = np.unique(np.concatenate(samples), return_inverse=True)
+    n_first = len(samples[0])
+    shares = [
+        np.bincount(part, minlength=len(values)) / len(part)
+        for part in (numbers.reshape(-1)[:n_first], numbers.reshape(-1)[n_first:])
+    ]
+    equal = shares[0] @ shares[1]
     for n_classes in (prime for prime in _CLASS_COUNTS if prime < most):
-        alike = _share_equal([sample % samples[0].dtype.type(n_classes) for sample in samples])
-        if alike - _share_equal(samples) < _FALSE_EQUALS:
+        classes = (values % values.dtype.type(n_classes)).astype(np.intp)
+        alike = np.bincount(classes, weights=shares[0]) @ np.bincount(classes, weights=shares[1])
+        if alike - equal < _FALSE_EQUALS:
             return n_classes
     return int(min(most, _CLASS_COUNTS[-1]))
-
-
-def _share_equal(samples: list[NDArray[Any]]) -> float:
-    """Share of the pairs of values that are equal."""
-    (a, n_a), (b, n_b) = (np.unique(sample, return_counts=True) for sample in samples)
-    _, in_a, in_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
-    return float(n_a[in_a] / len(samples[0]) @ (n_b[in_b] / len(samples[1])))
 
 
 # ------------------------------------------------------------------------------------------------- the blocks
