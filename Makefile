@@ -25,6 +25,7 @@ accuracy: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.speed midsize
 	$(BIN)/python -m benchmarks.speed prepare
 	$(BIN)/python -m benchmarks.speed training
 

@@ -1,7 +1,8 @@
 """How fast both stages are at the paper's size, through the public doors.
 
-    python -m benchmarks.speed prepare|growth|training|profile [--rows N] [--json OUT]
+    python -m benchmarks.speed midsize|prepare|growth|training|profile [--rows N] [--json OUT]
 
+midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled: seconds per tree in one run, as ratios, and bytes per tree
@@ -31,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 import simfl
+from benchmarks.data import load
 from simfl.party import Party
 
 SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
@@ -114,6 +116,20 @@ def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> 
     }
 
 
+def midsize(n_trees: int = 200, **options: Any) -> dict[str, Any]:
+    """Stage 2 on a9a with ten parties, and `xgb.train` on all rows, in one run."""
+    X, y = load("a9a")
+    parts = simfl.partition.unbalanced(y, N_PARTIES, theta=0.8)
+    ready = simfl.prepare([Party(f"party {i}", X[p], y[p]) for i, p in enumerate(parts)], random_state=0)
+    simfl.train(ready, callbacks=[], n_trees=N_PARTIES, **options)  # bins, compilation
+    pooled = xgb.QuantileDMatrix(X, y)
+    plain = {"objective": "binary:logistic", "max_depth": 6, "learning_rate": 0.1}
+    _, ours = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options))
+    _, theirs = _timed(lambda: xgb.train(plain, pooled, n_trees))
+    prepared = ready.about.seconds
+    return {"options": options, "prepare": prepared, "simfl": ours, "all_in": theirs, "over_all_in": ours / theirs}
+
+
 def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
     """Seconds per tree in each kind of question, as the parties spend them, and the rest at the hub."""
     ready = simfl.prepare(parties(*rows(shape, n)), random_state=0, max_candidates=2000)
@@ -167,7 +183,7 @@ def table(results: list[dict[str, Any]], title: str) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["prepare", "growth", "training", "profile"])
+    parser.add_argument("what", choices=["midsize", "prepare", "growth", "training", "profile"])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--trees", type=int, default=20)
@@ -178,7 +194,9 @@ def main() -> None:
     given = parser.parse_args()
     more = {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in given.set)}
     bounded = {"max_candidates": given.max_candidates} if given.max_candidates else {}
-    if given.what == "growth":
+    if given.what == "midsize":
+        results = [apart(midsize, **options) for options in ({}, {"rematch": 0}, {"rematch": 0, "extra_depth": 0})]
+    elif given.what == "growth":
         sizes = [50_000 * 2**i for i in range(5) if 50_000 * 2**i <= given.rows]
         results = [apart(prepare, shape, n, **bounded) for shape in given.shapes for n in sizes]
         for shape in given.shapes:

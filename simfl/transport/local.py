@@ -53,7 +53,7 @@ class LocalTransport(Generic[H]):
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
         """Ask several parties at once; the threads are shared between them."""
-        if len(messages) <= 1:
+        if len(messages) <= 1 or self.n_jobs == 1:
             return {party: self.ask(party, message) for party, message in messages.items()}
         threads = max(self.n_jobs // len(messages), 1)
         # A message that goes to everybody is encoded once; one of many is encoded when its turn comes, so that not
