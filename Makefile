@@ -1,6 +1,6 @@
 # make demo    install into .venv and run the demonstration
 # make test    lint, types, import contracts, tests
-# make accuracy   the accuracy table and picture of docs/recipes.md (about 40 minutes on two cores; needs SIMFL_DATA)
+# make accuracy   the accuracy table and picture of docs/recipes.md (under an hour on two cores; needs SIMFL_DATA)
 # make bench   the speed of the search, of stage 1 and of stage 2
 # make lock    renew requirements.lock from pyproject.toml
 

@@ -20,7 +20,7 @@ from simfl.arrays import AnyArray
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.files import Dataset, read
 from simfl.model import Model, check_target, write_whole
-from simfl.params import defaults, descriptions
+from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
 
 app = typer.Typer(
@@ -36,8 +36,8 @@ TEST_SHARE = 0.25
 DEMO_SPLITS = 5
 _default, _help = defaults(), descriptions()
 
-Objective = Literal["auto", "binary:logistic", "multi:softprob", "reg:squarederror"]
-Recipe = Annotated[Literal["default", "paper"], typer.Option(help=_help["recipe"])]
+AnyObjective = Literal["auto", Objective]
+Recipe = Annotated[RecipeName, typer.Option(help=_help["recipe"])]
 Trees = Annotated[int, typer.Option(min=1, help=_help["n_trees"])]
 Depth = Annotated[int, typer.Option(min=0, max=1000, help=_help["max_depth"])]
 Rate = Annotated[float, typer.Option(help=_help["learning_rate"])]
@@ -116,7 +116,7 @@ def simulate(
     trees: Trees = _default["n_trees"],
     max_depth: Depth = _default["max_depth"],
     learning_rate: Rate = _default["learning_rate"],
-    objective: Annotated[Objective, typer.Option(help="what is learned; auto: from the labels")] = "auto",
+    objective: Annotated[AnyObjective, typer.Option(help="what is learned; auto: from the labels")] = "auto",
     seed: Seed = 0,
     json: Json = None,
     save: Save = None,

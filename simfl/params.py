@@ -18,7 +18,9 @@ from msgspec import Meta
 
 from simfl.errors import ParameterError, UnknownParameterError
 
+RecipeName = Literal["default", "paper"]
 Objective = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
+MAX_HASHES: Final = 255  # a count of equal hash values must fit one byte
 
 
 def _is(description: str, **limits: Any) -> Meta:
@@ -29,11 +31,11 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Stage 1: what decides which rows of different parties resemble each other."""
 
     recipe: Annotated[
-        Literal["default", "paper"],
+        RecipeName,
         _is("a set of parameters: our stronger one, or the paper's, for reproduction"),
     ] = "default"
     n_hashes: Annotated[
-        Annotated[int, Meta(ge=1, le=255)] | None,
+        Annotated[int, Meta(ge=1, le=MAX_HASHES)] | None,
         _is("hash functions (the paper's L); None: min(40, features - 1 - known_features)"),
     ] = None
     bucket_width: Annotated[
@@ -88,7 +90,7 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Stage 2: what decides how trees are grown from the gradients."""
 
-    recipe: Literal["default", "paper"] = "default"
+    recipe: RecipeName = "default"
     objective: Annotated[Objective, _is("what is learned, in XGBoost's words")] = "binary:logistic"
     n_trees: Annotated[int, _is("boosting rounds (a multiclass round grows one tree per class)", ge=1)] = 100
     learning_rate: Annotated[float, _is("step size of every tree", gt=0, le=1e6)] = 0.1

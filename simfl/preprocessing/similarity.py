@@ -18,7 +18,6 @@ the candidate row. The result is a function of data and seed alone, whatever the
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -32,12 +31,13 @@ from numba.core import cgutils  # type: ignore[import-untyped,unused-ignore]
 from numba.extending import intrinsic  # type: ignore[import-untyped,unused-ignore]
 from numpy.typing import NDArray
 
+from simfl.params import MAX_HASHES, cores
+
 Progress = Callable[[int, int], None]
 Tokens = NDArray[np.uint64]
 Block = Callable[[], int]  # compares some queries, returns how many
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MAX_HASHES = 255  # a count must fit one byte
 BLOCK = 1024  # queries that share the bitmaps of a tile; exact search
 BOUNDED_BLOCK = 512  # queries that share one random subset; bounded search
 
@@ -119,7 +119,7 @@ def most_similar_by_token(
     """`most_similar` with the tokens given: among equal counts the pair of tokens decides."""
     _check_codes(queries, candidates)
     _check_numbers(k, n_jobs, max_candidates, len(candidates))
-    n_jobs = n_jobs or _cores()
+    n_jobs = n_jobs or cores()
     k = min(k, len(candidates))
     rows = np.empty((len(queries), k), dtype=np.int32)
     counts = np.empty((len(queries), k), dtype=np.uint8)
@@ -159,12 +159,6 @@ def _check_numbers(k: int, n_jobs: int | None, max_candidates: int | None, n_can
         raise ValueError(f"n_jobs is {n_jobs}; give at least 1 thread, or None for all cores.")
     if max_candidates is not None and max_candidates < min(k, n_candidates):
         raise ValueError(f"max_candidates is {max_candidates}, fewer than k = {k}; raise it to at least k.")
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # what this process may use, not what the machine has
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 # -------------------------------------------------------------------------------------------------- the codes
