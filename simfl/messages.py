@@ -13,6 +13,7 @@ refused.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -340,6 +341,7 @@ def tree_to_message(tree: Tree) -> TreeStructure:
     )
 
 
+@lru_cache(maxsize=64)  # in one process all parties get the same trees
 def tree_from_message(message: TreeStructure, n_features: int) -> Tree:
     """The tree behind a message, if it is a tree: every node but the first has one parent that stands before it."""
     n, n_splits = message.n_nodes, message.n_nodes // 2

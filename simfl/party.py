@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import struct
 import zipfile
 from collections import deque
 from collections.abc import Callable
@@ -29,9 +30,10 @@ from simfl.preprocessing.similarity import most_similar
 from simfl.preprocessing.tables import bucket_numbers, smallest_type
 from simfl.privacy.sums import to_leaf_ints, to_row_ints
 from simfl.training import trees
-from simfl.training.gradients import draw_similar, most_uses, sum_onto
+from simfl.training.gradients import add_values, most_uses, sum_onto_similar, sum_per_leaf
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import Tree
+from simfl.training.walking import Walker, walker
 
 MOST_CLASSES = 1000
 
@@ -58,19 +60,20 @@ class Rows:
 class Watched:
     """Rows under training: their labels as numbers, their margins, the leaf that each fell into last."""
 
-    rows: Rows
+    walker: Walker
     y: Floats
+    weight: Floats | None
     margin: Floats
     leaves: list[Ints] = field(default_factory=list)
 
     def fall(self, grown: list[Tree]) -> None:
         """Find every row's leaf in each tree."""
-        self.leaves = [trees.leaf_numbers(tree, self.rows.X) for tree in grown]
+        self.leaves = [self.walker.leaf_numbers(tree) for tree in grown]
 
     def add(self, values: list[AnyArray]) -> None:
         """Add the leaf values to the margins: every builder's trees stand in the order of the outputs."""
         for number, (leaf, value) in enumerate(zip(self.leaves, values, strict=True)):
-            self.margin[:, number % self.margin.shape[1]] += value[leaf]
+            add_values(self.margin, number % self.margin.shape[1], leaf, value)
 
 
 @dataclass
@@ -84,6 +87,7 @@ class Run:
     validation: Watched | None
     similar: dict[str, Ints]
     fallen: deque[AnyArray]  # the leaves of the last trees
+    grower: trees.Grower | None = None
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
     h: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -361,7 +365,8 @@ class Party:
             y = class_numbers(rows.y, message.classes, str(self))
         else:
             y = self._as_numbers(rows.y).astype(np.float32)
-        return Watched(rows, y, np.tile(np.array(message.base_margin, dtype=np.float32), (len(y), 1)))
+        margin = np.tile(np.array(message.base_margin, dtype=np.float32), (len(y), 1))
+        return Watched(walker(rows.X), y, rows.weight, margin)
 
     def _running(self) -> Run:
         if self._run is None:
@@ -394,13 +399,13 @@ class Party:
 
     def _scores(self, run: Run) -> msg.Scores:
         def sums(w: Watched | None) -> dict[str, float]:
-            return run.loss.metric_sums(w.margin, w.y, w.rows.weight) if w else {}
+            return run.loss.metric_sums(w.margin, w.y, w.weight) if w else {}
 
         return msg.Scores(
             train=sums(run.train),
             train_weight=self.training_rows.total_weight,
             validation=sums(run.validation),
-            validation_weight=run.validation.rows.total_weight if run.validation else 0.0,
+            validation_weight=self.validation_rows.total_weight if self.validation_rows else 0.0,
         )
 
     def _sum_onto_rows(self, message: msg.SumOntoRows) -> msg.RowSums:
@@ -410,10 +415,10 @@ class Party:
         h: dict[str, msg.Array] = {}
         for builder in message.builders:
             if builder in run.similar:
-                seed = [run.seed, 5, message.round, self._order.index(self.name)]
-                similar, n = draw_similar(run.similar[builder], seed), self._n_rows[builder]
-                g[builder] = _row_sums(similar, run.g, n, message.exponents[0])
-                h[builder] = _row_sums(similar, run.h, n, message.exponents[1])
+                seed = _seed(run.seed, 5, message.round, self._order.index(self.name))
+                G, H = sum_onto_similar(run.similar[builder], run.g, run.h, self._n_rows[builder], seed)
+                g[builder] = msg.pack(to_row_ints(G, message.exponents[0]))
+                h[builder] = msg.pack(to_row_ints(H, message.exponents[1]))
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run))
 
     def _grow(self, message: msg.Grow) -> msg.Grown:
@@ -421,14 +426,12 @@ class Party:
         self._adopt(run, message.previous)
         g = self._weighted(run.g, message.gradients, message.exponents[0])
         h = self._weighted(run.h, message.hessians, message.exponents[1])
+        grower = self._grower(run)
         grown = [
-            trees.grow(
-                self._binned(run.params.max_bin),
+            grower.grow(
                 np.ascontiguousarray(g[:, output]),
                 np.ascontiguousarray(h[:, output]),
-                run.params,
-                seed=_seed(run.seed, 6, message.round, output),
-                threads=trees.threads_for(self.training_rows.X, self.n_jobs),
+                seed=_seed(run.seed, 6, message.round, output) >> 33,  # XGBoost takes 31 bits
             )
             for output in range(g.shape[1])
         ]
@@ -448,6 +451,12 @@ class Party:
         weighted: Floats = np.ldexp(on_grid, exponent).astype(np.float32)
         return weighted
 
+    def _grower(self, run: Run) -> trees.Grower:
+        threads = trees.threads_for(self.training_rows.X, self.n_jobs)
+        if run.grower is None or run.grower.threads != threads:
+            run.grower = trees.Grower(self._binned(run.params.max_bin), run.params, threads)
+        return run.grower
+
     def _binned(self, max_bin: int) -> xgb.QuantileDMatrix:
         if max_bin not in self._bins:
             rows = self.training_rows
@@ -459,14 +468,13 @@ class Party:
     def _sum_per_leaf(self, message: msg.SumPerLeaf) -> msg.LeafSums:
         run = self._running()
         self._see(run, message.trees)
-        sums = [
-            [
-                msg.pack(to_leaf_ints(sum_onto(leaf, values[:, number % values.shape[1]], tree.n_leaves), exponent))
-                for number, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True))
-            ]
-            for values, exponent in zip((run.g, run.h), message.exponents, strict=True)
-        ]
-        return msg.LeafSums(round=message.round, gradients=sums[0], hessians=sums[1])
+        g: list[msg.Array] = []
+        h: list[msg.Array] = []
+        for number, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True)):
+            G, H = sum_per_leaf(leaf, run.g, run.h, number % run.g.shape[1], tree.n_leaves)
+            g.append(msg.pack(to_leaf_ints(G, message.exponents[0])))
+            h.append(msg.pack(to_leaf_ints(H, message.exponents[1])))
+        return msg.LeafSums(round=message.round, gradients=g, hessians=h)
 
     def _finish(self, message: msg.Finish) -> msg.Finished:
         run = self._running()
@@ -490,11 +498,6 @@ class Party:
     }
 
 
-def _row_sums(similar: Ints, values: Floats, n_rows: int, exponent: int) -> msg.Array:
-    sums = [sum_onto(similar, values[:, output], n_rows) for output in range(values.shape[1])]
-    return msg.pack(to_row_ints(np.stack(sums, axis=1), exponent))
-
-
 def _seed(*parts: int) -> int:
-    """One seed from several numbers."""
-    return int(np.random.SeedSequence(list(parts)).generate_state(1)[0]) >> 1
+    """One seed of 64 bits from several numbers."""
+    return int.from_bytes(hashlib.blake2b(struct.pack(f"<{len(parts)}Q", *parts), digest_size=8).digest(), "little")

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from sklearn.datasets import load_breast_cancer
 
 import simfl
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("simfl", deadline=None)  # the first call of a kernel compiles it
+settings.load_profile("simfl")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from simfl.errors import DataError, ParameterError
 from simfl.partition import balanced, by_column, unbalanced
 
-few = settings(max_examples=50, deadline=None)
+few = settings(max_examples=50)
 
 
 def every_row_once(parts, n_rows):

@@ -17,6 +17,7 @@ Ties are drawn at random: every pair has a pseudo-random priority, made of a tok
 the candidate row. The result is a function of data and seed alone, whatever the blocks and threads.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -45,10 +46,12 @@ _LANES = 8  # 64-bit words per vector
 _TILE_WORDS = 32  # small enough that the bitmaps of a tile stay in the second-level cache
 _TILE = 64 * _TILE_WORDS
 _COMPARED = 32  # codes per comparison of two rows
+_MAX_SPAN = 2**16  # of bucket numbers; beyond that they are numbered anew
 _NO_CLASS = 255  # padding beyond the last candidate: equal to no class
 _MAX_BITMAPS = 8192  # per tile, so that a tile stays in the second-level cache
 _FALSE_EQUALS = 0.005  # share of pairs that may share a class without sharing a bucket, per hash
 _CLASS_COUNTS = (5, 7, 11, 17, 31, 61, 127, 251)  # prime: a regular gap between bucket numbers does no harm
+_SAMPLE = 2048  # rows that the number of classes is chosen by
 
 # A pair's rank is one number: 8 bits of count, 25 of random priority, 31 of the candidate's row.
 _COUNT_SHIFT = np.uint64(56)
@@ -179,54 +182,34 @@ class _Codes:
 
 
 def _recode(queries: NDArray[Any], candidates: NDArray[Any]) -> _Codes:
-    sides = (queries, candidates)
-    lows = np.minimum(*(codes.min(axis=0).astype(object) for codes in sides))
-    spans = np.maximum(*(codes.max(axis=0).astype(object) for codes in sides)) - lows
+    sides = [np.ascontiguousarray(codes) for codes in (queries, candidates)]
+    if any(codes.dtype == np.uint64 for codes in sides) or np.max(_spans(*sides)[1]) >= _MAX_SPAN:
+        sides = _number(sides)
+    lows, spans = _spans(*sides)
     dtype = np.uint8 if spans.max() < 256 else np.uint32
     width = -(-len(spans) // _COMPARED) * _COMPARED
     # The padding differs between the sides, so that it never counts as equal.
     buckets = [np.full((len(codes), width), side, dtype=dtype) for side, codes in enumerate(sides)]
     classes = np.empty((len(spans), len(candidates)), dtype=np.uint8)
     n_classes = np.empty(len(spans), dtype=np.int64)
-    for h, (low, span) in enumerate(zip(lows, spans, strict=True)):
-        columns = [codes[:, h] for codes in sides]
-        numbers = [_offset(column, low) for column in columns] if span < 2**32 else _number(columns)
-        n_classes[h] = _choose_n_classes(numbers, min(span + 1, _MAX_BITMAPS // len(spans)))
-        for side in range(2):
-            buckets[side][:, h] = numbers[side]
-        classes[h] = buckets[1][:, h] % dtype(n_classes[h])
+    _fill_in(sides[0], sides[1], lows, spans, buckets[0], buckets[1], classes, n_classes)
     return _Codes(buckets[0], buckets[1], classes, n_classes)
 
 
-def _offset(column: NDArray[Any], low: int) -> NDArray[Any]:
-    """Values minus the lowest one; the span is known to be small, so nothing overflows."""
-    return column.astype(np.uint64) - np.uint64(low) if low >= 0 else column.astype(np.int64) - np.int64(low)
+def _spans(queries: NDArray[Any], candidates: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """The lowest value of each hash, and how far the highest is from it."""
+    lows, highs = np.full(queries.shape[1], 2**63 - 1), np.full(queries.shape[1], -(2**63))
+    for codes in (queries, candidates):
+        _widen(codes, lows, highs)
+    return lows, highs.astype(np.uint64) - lows.astype(np.uint64)
 
 
-def _number(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Distinct values of both columns as 0, 1, ..."""
-    mixed = columns[0].dtype != columns[1].dtype  # int64 and uint64 together would become floats
-    both = np.concatenate([column.astype(object) if mixed else column for column in columns])
-    numbers = np.unique(both, return_inverse=True)[1].reshape(-1)
-    return [numbers[: len(columns[0])], numbers[len(columns[0]) :]]
-
-
-def _choose_n_classes(columns: list[NDArray[Any]], most: int) -> int:
-    """The fewest classes under which hardly a pair looks equal that is not: less to draw, less to cache."""
-    samples = [column[:: 1 + len(column) // 2048] for column in columns]
-    values, numbers = np.unique(np.concatenate(samples), return_inverse=True)
-    n_first = len(samples[0])
-    shares = [
-        np.bincount(part, minlength=len(values)) / len(part)
-        for part in (numbers.reshape(-1)[:n_first], numbers.reshape(-1)[n_first:])
-    ]
-    equal = shares[0] @ shares[1]
-    for n_classes in (prime for prime in _CLASS_COUNTS if prime < most):
-        classes = (values % values.dtype.type(n_classes)).astype(np.intp)
-        alike = np.bincount(classes, weights=shares[0]) @ np.bincount(classes, weights=shares[1])
-        if alike - equal < _FALSE_EQUALS:
-            return n_classes
-    return int(min(most, _CLASS_COUNTS[-1]))
+def _number(sides: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Distinct values of both sides as 0, 1, ..., for hash values that are far apart."""
+    mixed = sides[0].dtype != sides[1].dtype  # int64 and uint64 together would become floats
+    both = np.concatenate([codes.astype(object) if mixed else codes for codes in sides])
+    numbers = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in both.T]
+    return np.split(np.stack(numbers, axis=1).astype(np.uint32), [len(sides[0])])
 
 
 # ------------------------------------------------------------------------------------------------- the blocks
@@ -273,9 +256,7 @@ class _Search:
     def _choose(self, rows: NDArray[np.int32]) -> _Chosen:
         n_hashes = len(self.codes.n_classes)
         tiles = np.full((n_hashes, -(-len(rows) // _TILE) * _TILE), _NO_CLASS, dtype=np.uint8)
-        for h in range(n_hashes):
-            # "clip" only spares NumPy a buffer: all rows exist.
-            np.take(self.codes.candidate_classes[h], rows, out=tiles[h, : len(rows)], mode="clip")
+        _fill_tiles(self.codes.candidate_classes, rows, tiles)
         return _Chosen(rows, np.take(self.codes.candidates, rows, axis=0), self.candidate_tokens[rows], tiles)
 
     def _block(self, queries: NDArray[np.int32], chosen: _Chosen, first_tile: int) -> Block:
@@ -334,6 +315,12 @@ def _draw(n_drawn: int, n_all: int, key: int, block: int) -> NDArray[np.int32]:
 def _run(blocks: Iterator[Block], n_jobs: int, total: int, progress: Progress | None) -> None:
     """Run blocks on threads. An interrupt, or an error in `progress`, stops after the blocks under way."""
     done = 0
+    if n_jobs == 1:
+        for block in blocks:
+            done += block()
+            if progress is not None:
+                progress(done, total)
+        return
     pool = ThreadPoolExecutor(n_jobs)
     try:
         for future in _finished(pool, blocks, 2 * n_jobs):
@@ -366,6 +353,76 @@ def _kernel(function: Function) -> Function:
 
 
 @_kernel
+def _widen(codes: Any, lows: Any, highs: Any) -> None:
+    for i in range(codes.shape[0]):
+        for h in range(codes.shape[1]):
+            value = np.int64(codes[i, h])
+            lows[h], highs[h] = min(lows[h], value), max(highs[h], value)
+
+
+@_kernel
+def _fill_in(
+    queries: Any,
+    candidates: Any,
+    lows: Any,
+    spans: Any,
+    query_buckets: Any,
+    candidate_buckets: Any,
+    classes: Any,
+    n_classes: Any,
+) -> None:
+    """Bucket numbers from 0 for both sides, and classes for the candidates."""
+    most = _MAX_BITMAPS // len(lows)
+    class_of = np.empty((len(lows), np.int64(spans.max()) + 1), dtype=np.uint8)
+    for h in range(len(lows)):
+        span = np.int64(spans[h]) + 1
+        n_classes[h] = _choose_n_classes(queries, candidates, h, lows[h], span, min(span, most))
+        for value in range(span):
+            class_of[h, value] = value % n_classes[h]
+    for i in range(queries.shape[0]):
+        for h in range(len(lows)):
+            query_buckets[i, h] = np.int64(queries[i, h]) - lows[h]
+    for i in range(candidates.shape[0]):
+        for h in range(len(lows)):
+            bucket = np.int64(candidates[i, h]) - lows[h]
+            candidate_buckets[i, h], classes[h, i] = bucket, class_of[h, bucket]
+
+
+@_kernel
+def _choose_n_classes(queries: Any, candidates: Any, h: Any, low: Any, span: Any, most: Any) -> Any:
+    """The fewest classes under which hardly a pair looks equal that is not: less to draw, less to cache."""
+    shares, other_shares = _shares(queries, h, low, span), _shares(candidates, h, low, span)
+    equal = (shares * other_shares).sum()
+    for n_classes in _CLASS_COUNTS:
+        if n_classes >= most:
+            break
+        alike = np.zeros((2, n_classes))
+        for value in range(span):
+            alike[0, value % n_classes] += shares[value]
+            alike[1, value % n_classes] += other_shares[value]
+        if (alike[0] * alike[1]).sum() - equal < _FALSE_EQUALS:
+            return n_classes
+    return min(most, _CLASS_COUNTS[-1])
+
+
+@_kernel
+def _shares(codes: Any, h: Any, low: Any, span: Any) -> Any:
+    """How often each bucket occurs in a sample of the rows."""
+    shares = np.zeros(span)
+    step = 1 + codes.shape[0] // _SAMPLE
+    for i in range(0, codes.shape[0], step):
+        shares[np.int64(codes[i, h]) - low] += 1.0
+    return shares / shares.sum()
+
+
+@_kernel
+def _fill_tiles(classes: Any, rows: Any, tiles: Any) -> None:
+    for h in range(classes.shape[0]):
+        for i in range(rows.size):
+            tiles[h, i] = classes[h, rows[i]]
+
+
+@_kernel
 def _compare_block(
     query_codes: Any,
     query_tokens: Any,
@@ -392,9 +449,10 @@ def _compare_block(
         first = (first_tile + away) % n_tiles * _TILE
         _draw_bitmaps(tiles, first, n_classes, bitmaps)
         if step == 0:
-            _guess_floors(bitmaps, picks, k, masks, floors)
+            n_hits = _guess_floors(bitmaps, picks, k, masks, floors, hits)
             guesses = floors.copy()
-        n_hits = _filter(bitmaps, picks, floors, masks, hits)
+        else:
+            n_hits = _filter(bitmaps, picks, floors, masks, hits)
         _rank(query_codes, query_tokens, rows, codes, tokens, hits[:n_hits], masks, first, ranks, floors)
         if step == 0:
             n_hits = _undo_bad_guesses(bitmaps, picks, floors, guesses, masks, hits, ranks)
@@ -437,15 +495,34 @@ def _draw_bitmaps(tiles: Any, first: Any, n_classes: Any, bitmaps: Any) -> None:
 
 
 @_kernel
-def _guess_floors(bitmaps: Any, picks: Any, k: Any, masks: Any, floors: Any) -> None:
-    """The largest count that k candidates of the tile reach, going by classes."""
-    floor = 0  # neighbouring queries are alike: start from the last one's
+def _guess_floors(bitmaps: Any, picks: Any, k: Any, masks: Any, floors: Any, hits: Any) -> Any:
+    """The count of each query's k-th best candidate of the tile, going by classes, and who reaches it."""
+    n_digits = 5 if picks.shape[1] < 32 else 8
+    planes = np.empty((n_digits, _TILE_WORDS), dtype=np.uint64)
+    level, above = np.empty(_TILE_WORDS, dtype=np.uint64), np.empty(_TILE_WORDS, dtype=np.uint64)
     for q in range(floors.size):
-        while floor < picks.shape[1] and _number_reaching(bitmaps, picks, q, floor + 1, masks) >= k:
-            floor += 1
-        while floor > 0 and _number_reaching(bitmaps, picks, q, floor, masks) < k:
-            floor -= 1
-        floors[q] = floor
+        _count(bitmaps, picks, q, planes)
+        # Digit by digit from the highest: `level` has all digits of the k-th best so far, `above` is better.
+        level[:] = ~np.uint64(0)
+        above[:] = 0
+        wanted, floor = k, 0
+        for digit in range(n_digits - 1, -1, -1):
+            n_with = 0
+            for word in range(_TILE_WORDS):
+                n_with += _n_bits(level[word] & planes[digit, word])
+            if n_with >= wanted:
+                floor |= 1 << digit
+                for word in range(_TILE_WORDS):
+                    level[word] &= planes[digit, word]
+            else:
+                wanted -= n_with
+                for word in range(_TILE_WORDS):
+                    above[word] |= level[word] & planes[digit, word]
+                    level[word] &= ~planes[digit, word]
+        floors[q], hits[q] = floor, q
+        for word in range(_TILE_WORDS):
+            masks[q, word] = level[word] | above[word]
+    return floors.size
 
 
 @_kernel
@@ -467,15 +544,6 @@ def _undo_bad_guesses(
             hits[n_hits] = q
             n_hits += 1
     return n_hits
-
-
-@_kernel
-def _number_reaching(bitmaps: Any, picks: Any, q: Any, floor: Any, masks: Any) -> Any:
-    total = 0
-    if _reaching(bitmaps, picks, q, floor, masks):
-        for word in range(_TILE_WORDS):
-            total += _n_bits(masks[q, word])
-    return total
 
 
 @_kernel
@@ -713,12 +781,46 @@ def _emit_tile(
 ) -> None:
     """Code for one query and one tile, with counters of so many digits and one for the overflow."""
     bitmaps, picks, masks = arrays
-    first_pick = builder.mul(args[2], n_hashes)
     first_word = builder.mul(args[2], _number_of(_TILE_WORDS))
     start = builder.sub(_number_of(1 << n_digits), args[3])  # adding the floor or more overflows
     places = [builder.and_(builder.lshr(start, _number_of(i)), _number_of(1)) for i in range(n_digits + 1)]
     digits = [_splat(builder, builder.neg(place), _LANES) for place in places]
-    slots = [_slot(builder, digit) for digit in digits]
+    with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, digits) as (word, slots):
+        overflow = builder.load(slots[-1])
+        at = builder.add(first_word, word)
+        builder.store(overflow, _address(context, builder, masks, args[4], at, _VECTOR), align=8)
+        builder.store(builder.or_(builder.load(anybody), overflow), anybody)
+
+
+@_operation
+def _count(typing: Any, bitmaps: Any, picks: Any, q: Any, planes: Any) -> Any:
+    """The digits of the counts of all candidates of the tile, for query q: planes[0] holds the ones, ..."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        n_hashes = builder.extract_value(context.make_array(picks)(context, builder, args[1]).shape, 1)
+        few = builder.icmp_unsigned("<", n_hashes, _number_of(32))
+        with builder.if_else(few) as (few_hashes, many_hashes):
+            for case, n_digits in ((few_hashes, 5), (many_hashes, 8)):
+                with case:
+                    zeros = [ir.Constant(_VECTOR, None)] * n_digits
+                    with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, zeros) as (word, slots):
+                        for number, slot in enumerate(slots):
+                            at = builder.add(word, _number_of(number * _TILE_WORDS))
+                            target = _address(context, builder, planes, args[3], at, _VECTOR)
+                            builder.store(builder.load(slot), target, align=8)
+        return context.get_dummy_value()
+
+    return types.void(bitmaps, picks, types.int64, planes), generate
+
+
+@contextlib.contextmanager
+def _emit_sums(
+    context: Any, builder: Any, arrays: Any, args: Any, n_hashes: Any, start: list[Any]
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Code that adds up query q's bitmaps of one tile, vector by vector; what follows finds the digits in the slots."""
+    bitmaps, picks = arrays
+    first_pick = builder.mul(args[2], n_hashes)
+    slots = [_slot(builder, digit) for digit in start]
     with cgutils.for_range(builder, _number_of(_TILE_WORDS // _LANES)) as loop:
         word = builder.mul(loop.index, _number_of(_LANES))
 
@@ -728,10 +830,7 @@ def _emit_tile(
             offset = builder.add(builder.zext(pick, _WORD), word)
             return builder.load(_address(context, builder, bitmaps, args[0], offset, _VECTOR), align=8)
 
-        for slot, digit in zip(slots, digits, strict=True):
+        for slot, digit in zip(slots, start, strict=True):
             builder.store(digit, slot)
         _emit_adder(builder, slots, load, n_hashes)
-        overflow = builder.load(slots[-1])
-        at = builder.add(first_word, word)
-        builder.store(overflow, _address(context, builder, masks, args[4], at, _VECTOR), align=8)
-        builder.store(builder.or_(builder.load(anybody), overflow), anybody)
+        yield word, slots

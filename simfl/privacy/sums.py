@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from simfl.arrays import Doubles, Ints, Longs
 
 ROW_BITS = 31  # sums onto rows: int32, as wide as the paper's float
 LEAF_BITS = 62  # sums per leaf: int64
+FINEST = -1000  # no finer grid: its inverse is to be a number still
 
 
 def resolution(bounds: Iterable[float], bits: int) -> int:
@@ -28,17 +30,19 @@ def resolution(bounds: Iterable[float], bits: int) -> int:
     -28
     """
     total = math.fsum(bounds)
-    return (math.frexp(total)[1] if total > 0 else 0) - bits
+    return max((math.frexp(total)[1] if total > 0 else 0) - bits, FINEST)
 
 
 def to_row_ints(values: Doubles, exponent: int) -> Ints:
     """Round to the grid, as int32."""
-    return _encode(values, exponent, ROW_BITS).astype(np.int32)
+    ints: Ints = _encode(values, exponent, ROW_BITS, np.int32)
+    return ints
 
 
 def to_leaf_ints(values: Doubles, exponent: int) -> Longs:
     """Round to the grid, as int64."""
-    return _encode(values, exponent, LEAF_BITS).astype(np.int64)
+    ints: Longs = _encode(values, exponent, LEAF_BITS, np.int64)
+    return ints
 
 
 def from_ints(values: npt.NDArray[Any], exponent: int) -> Doubles:
@@ -50,7 +54,15 @@ def from_ints(values: npt.NDArray[Any], exponent: int) -> Doubles:
     return np.ldexp(values.astype(np.float64), exponent)
 
 
-def _encode(values: Doubles, exponent: int, bits: int) -> Doubles:
+def _encode(values: Doubles, exponent: int, bits: int, dtype: Any) -> Any:
     # A value beyond its announced bound is cut off: a wrong digit is better than a sum that wraps around.
     largest = float(2**bits - 2 ** max(bits - 52, 0))
-    return np.clip(np.rint(np.ldexp(values, -exponent)), -largest, largest)
+    encoded = np.empty(values.shape, dtype=dtype)
+    _round(values.ravel(), math.ldexp(1.0, -max(exponent, FINEST)), largest, encoded.ravel())
+    return encoded
+
+
+@njit(nogil=True, cache=True)
+def _round(values, scale, largest, out):  # type: ignore[no-untyped-def]
+    for i in range(len(values)):
+        out[i] = max(min(np.rint(values[i] * scale), largest), -largest)

@@ -77,9 +77,8 @@ class Logistic(_Averaged):
         return 1.0, 0.25
 
     def metric_sums(self, margin: Floats, y: Floats, weight: Floats | None) -> MetricSums:
-        m = margin[:, 0]
-        loss = np.maximum(m, 0) - m * y + np.log(np.exp(-np.abs(m)) + np.float32(1))
-        return {"logloss": _total(loss, weight), "error": _total((m > 0) != (y > 0), weight)}
+        loss, wrong = _logistic_metrics(margin, y, weight)
+        return {"logloss": loss, "error": wrong}
 
 
 class Softprob(_Averaged):
@@ -149,6 +148,17 @@ def _logistic_gradients(margin, y, g, h):  # type: ignore[no-untyped-def]
         p = one / (math.exp(min(-margin[i, 0], np.float32(88.7))) + one + EPS)
         g[i, 0] = p - y[i]
         h[i, 0] = max(p * (one - p), EPS)
+
+
+@njit(nogil=True, cache=True)
+def _logistic_metrics(margin, y, weight):  # type: ignore[no-untyped-def]
+    loss, wrong = 0.0, 0.0
+    for i in range(len(y)):
+        m = margin[i, 0]
+        w = 1.0 if weight is None else np.float64(weight[i])
+        loss += w * (max(m, np.float32(0)) - m * y[i] + math.log(math.exp(-abs(m)) + np.float32(1)))
+        wrong += w * ((m > 0) != (y[i] > 0))
+    return loss, wrong
 
 
 @njit(nogil=True, cache=True)

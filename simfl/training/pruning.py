@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
+from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Floats, Mask
+from simfl.arrays import Doubles, Floats, Mask
 from simfl.params import TrainParams
 from simfl.training.trees import LEAF, Tree, children, weight
 
@@ -22,11 +23,13 @@ def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree
     `G` and `H` are the sums over all parties in each of the old leaves.
     """
     node_G, node_H = node_sums(tree, G), node_sums(tree, H)
-    kept = _splits_that_pay(tree, node_G, node_H, params)
-    _take_back_weakest(tree, kept, score(node_G, node_H, params), most_leaves(params))
+    own = score(node_G, node_H, params)
+    kept = _splits_that_pay(tree.left, own, node_H, params.gamma, params.min_child_weight)
+    _take_back_weakest(tree.left, kept, own, most_leaves(params))
     value = (params.learning_rate * weight(node_G, node_H, params)).astype(np.float32)
-    end = _where_rows_end(tree, kept)
-    return _without(tree, kept, end, value), value[end[tree.leaves]]
+    end = _where_rows_end(tree.left, kept)
+    stays = end == np.arange(len(end))
+    return _without(tree, kept, stays, value), value[end[tree.leaves]]
 
 
 def most_leaves(params: TrainParams) -> int:
@@ -39,8 +42,7 @@ def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:
     """The sums of all nodes from the sums of the leaves."""
     sums = np.zeros(len(tree.feature))
     sums[tree.leaves] = leaf_values
-    for node in np.flatnonzero(tree.feature != LEAF)[::-1]:
-        sums[node] = sums[tree.left[node]] + sums[tree.left[node] + 1]
+    _add_up(tree.left, sums)
     return sums
 
 
@@ -50,65 +52,8 @@ def score(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
     return -(2 * G * w + (H + params.reg_lambda) * w * w) - 2 * params.reg_alpha * np.abs(w)
 
 
-def _splits_that_pay(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> Mask:
-    """Bottom up: a split stays if all that hangs on it gains more than gamma per split."""
-    own = score(G, H, params)
-    best, kept = own.copy(), np.zeros(len(own), dtype=bool)
-    for node in np.flatnonzero(tree.feature != LEAF)[::-1]:
-        a, b = tree.left[node], tree.left[node] + 1
-        gained = best[a] + best[b] - params.gamma
-        if gained > own[node] and min(H[a], H[b]) >= params.min_child_weight:
-            best[node], kept[node] = gained, True
-    reachable = _reachable(tree, kept)
-    return kept & reachable
-
-
-def _reachable(tree: Tree, kept: Mask) -> Mask:
-    reachable = np.zeros(len(kept), dtype=bool)
-    reachable[0] = True
-    for node in np.flatnonzero(tree.feature != LEAF):
-        reachable[tree.left[node] : tree.left[node] + 2] = reachable[node] and kept[node]
-    return reachable
-
-
-def _take_back_weakest(tree: Tree, kept: Mask, own: Doubles, most: int) -> None:
-    """Take back the least gaining last splits until there are few enough leaves. Changes `kept`."""
-    surplus = int(kept.sum()) + 1 - most
-    if surplus <= 0:
-        return
-    parent = np.zeros(len(kept), dtype=np.int64)
-    inner = np.flatnonzero(tree.feature != LEAF)
-    parent[tree.left[inner]] = parent[tree.left[inner] + 1] = inner
-
-    def is_last(node: int) -> bool:
-        return bool(kept[node]) and not kept[tree.left[node]] and not kept[tree.left[node] + 1]
-
-    def gain(node: int) -> float:
-        return float(own[tree.left[node]] + own[tree.left[node] + 1] - own[node])
-
-    heap = [(gain(node), node) for node in inner.tolist() if is_last(node)]
-    heapq.heapify(heap)
-    for _ in range(surplus):
-        _, node = heapq.heappop(heap)
-        kept[node] = False
-        above = int(parent[node])
-        if node and is_last(above):
-            heapq.heappush(heap, (gain(above), above))
-
-
-def _where_rows_end(tree: Tree, kept: Mask) -> AnyArray:
-    """For every old node the node at which its rows come to rest now."""
-    end = np.arange(len(kept))
-    for node in np.flatnonzero(tree.feature != LEAF):
-        for child in (tree.left[node], tree.left[node] + 1):
-            if not kept[node]:
-                end[child] = end[node]
-    return end
-
-
-def _without(tree: Tree, kept: Mask, end: AnyArray, value: Floats) -> Tree:
-    """The tree without the splits that were taken back."""
-    stays = np.flatnonzero(end == np.arange(len(end)))  # still breadth first
+def _without(tree: Tree, kept: Mask, stays: Mask, value: Floats) -> Tree:
+    """The tree without the splits that were taken back. What stays is breadth first still."""
     inner = kept[stays]
     feature = np.where(inner, tree.feature[stays], LEAF).astype(np.int32)
     return Tree(
@@ -118,3 +63,63 @@ def _without(tree: Tree, kept: Mask, end: AnyArray, value: Floats) -> Tree:
         left=children(feature),
         value=np.where(inner, np.float32(0), value[stays]),
     )
+
+
+# Nodes stand in breadth-first order, so that children come after their parent. `left` is LEAF at a leaf.
+
+
+@njit(nogil=True, cache=True)
+def _add_up(left, sums):  # type: ignore[no-untyped-def]
+    for node in range(len(left) - 1, -1, -1):
+        if left[node] != LEAF:
+            sums[node] = sums[left[node]] + sums[left[node] + 1]
+
+
+@njit(nogil=True, cache=True)
+def _splits_that_pay(left, own, H, gamma, min_child_weight):  # type: ignore[no-untyped-def]
+    """Bottom up: a split stays if all that hangs on it gains more than gamma per split. Then only what is reached."""
+    best, kept = own.copy(), np.zeros(len(own), dtype=np.bool_)
+    for node in range(len(left) - 1, -1, -1):
+        if left[node] != LEAF:
+            a, b = left[node], left[node] + 1
+            gained = best[a] + best[b] - gamma
+            if gained > own[node] and min(H[a], H[b]) >= min_child_weight:
+                best[node], kept[node] = gained, True
+    for node in range(len(left)):
+        if left[node] != LEAF and not kept[node]:
+            kept[left[node]] = kept[left[node] + 1] = False
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def _take_back_weakest(left, kept, own, most):  # type: ignore[no-untyped-def]
+    """Take back the least gaining last splits until there are few enough leaves. Changes `kept`."""
+    surplus = kept.sum() + 1 - most
+    if surplus <= 0:
+        return
+    parent = np.zeros(len(left), dtype=np.int64)
+    heap = [(0.0, 0) for _ in range(0)]
+    for node in range(len(left)):
+        if kept[node]:
+            a, b = left[node], left[node] + 1
+            parent[a] = parent[b] = node
+            if not kept[a] and not kept[b]:
+                heap.append((own[a] + own[b] - own[node], node))
+    heapq.heapify(heap)
+    for _ in range(surplus):
+        node = heapq.heappop(heap)[1]
+        kept[node] = False
+        above = parent[node]
+        a, b = left[above], left[above] + 1
+        if node and not kept[a] and not kept[b]:
+            heapq.heappush(heap, (own[a] + own[b] - own[above], above))
+
+
+@njit(nogil=True, cache=True)
+def _where_rows_end(left, kept):  # type: ignore[no-untyped-def]
+    """For every old node the node at which its rows come to rest now."""
+    end = np.arange(len(kept))
+    for node in range(len(left)):
+        if left[node] != LEAF and not kept[node]:
+            end[left[node]] = end[left[node] + 1] = end[node]
+    return end

@@ -1,4 +1,4 @@
-"""Trees: grown by XGBoost, walked by every party, valued and pruned with the sums of all parties.
+"""Trees: grown by XGBoost, valued with the sums of all parties.
 
 A tree is kept as plain arrays in breadth-first order. XGBoost's own statistics of a node (`sum_hessian`,
 `base_weights`, `loss_changes`) tell how many rows of the builder reach it: they never enter a `Tree`.
@@ -7,12 +7,12 @@ A tree is kept as plain arrays in breadth-first order. XGBoost's own statistics 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 import xgboost as xgb
-from numba import njit
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Mask, Table
@@ -20,6 +20,7 @@ from simfl.params import TrainParams
 
 LEAF = -1
 CELLS_PER_THREAD = 250_000  # below that, XGBoost's threads wait for each other longer than they work
+TREES_PER_BOOSTER = 256  # a booster keeps its trees: bounds the memory of a long training
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,14 @@ class Tree:
     @property
     def n_leaves(self) -> int:
         """How many leaves there are."""
-        return int((self.feature == LEAF).sum())
+        return len(self.feature) // 2 + 1
 
-    @property
+    @cached_property
     def leaves(self) -> AnyArray:
         """The nodes that are leaves."""
         return np.flatnonzero(self.feature == LEAF)
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """The number of splits on the longest way down."""
         level = np.zeros(len(self.feature), dtype=np.int32)
@@ -70,11 +71,28 @@ def children(feature: Ints) -> Ints:
 # --- growing ---------------------------------------------------------------------------------------------------------
 
 
-def grow(rows: xgb.QuantileDMatrix, g: Floats, h: Floats, params: TrainParams, seed: int, threads: int) -> Tree:
-    """One tree from XGBoost for the given gradients."""
-    booster = xgb.Booster(xgboost_params(deeper(params), seed, threads), [rows])
-    booster.boost(rows, 0, grad=g, hess=h)
-    return from_booster(booster)
+class Grower:
+    """Grows one tree after the other with XGBoost, each from gradients that are given.
+
+    The booster is kept from tree to tree: a new one costs several times what a small tree does. Where rows or columns
+    are sampled it is new for every tree, so that a tree depends on its own seed alone.
+    """
+
+    def __init__(self, rows: xgb.QuantileDMatrix, params: TrainParams, threads: int) -> None:
+        self.rows, self.params, self.threads = rows, deeper(params), threads
+        shares = (params.subsample, params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
+        self._trees_per_booster = 1 if min(shares) < 1 else TREES_PER_BOOSTER
+        self._booster: xgb.Booster | None = None
+        self._n_trees = 0
+
+    def grow(self, g: Floats, h: Floats, seed: int) -> Tree:
+        """The next tree."""
+        number = self._n_trees % self._trees_per_booster
+        if number == 0 or self._booster is None:
+            self._booster = xgb.Booster(xgboost_params(self.params, seed, self.threads), [self.rows])
+        self._booster.boost(self.rows, number, grad=g, hess=h)
+        self._n_trees += 1
+        return from_booster(self._booster if number == 0 else self._booster[number : number + 1])
 
 
 def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
@@ -131,9 +149,9 @@ class _Saved(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Saved)
 
 
-def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
-    """A tree of a booster, in breadth-first order and without its statistics."""
-    saved = _decoder.decode(bytes(booster.save_raw("json"))).learner.gradient_booster.model.trees[number]
+def from_booster(booster: xgb.Booster) -> Tree:
+    """The tree of a booster that has one, in breadth-first order and without its statistics."""
+    saved = _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[0]
     order = [0]
     for node in order:  # the list grows while it is read: breadth first
         if saved.left_children[node] >= 0:
@@ -149,56 +167,6 @@ def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
         left=children(feature),
         value=np.where(inner, np.float32(0), conditions),
     )
-
-
-# --- walking ---------------------------------------------------------------------------------------------------------
-
-
-def leaf_numbers(tree: Tree, X: Table) -> Ints:
-    """The leaf that each row falls into, counted among the leaves from 0.
-
-    Walks the raw values: a tree from another party has thresholds that are not among one's own quantile cuts, so
-    binned rows would take wrong turns. A missing value goes the default way, as in XGBoost.
-    """
-    number = np.where(tree.feature == LEAF, np.cumsum(tree.feature == LEAF) - 1, 0).astype(np.int32)
-    out = np.empty(X.shape[0], dtype=np.int32)
-    arrays = (tree.feature, tree.threshold, tree.default_left, tree.left, number, out)
-    if sparse.issparse(X):
-        _walk_sparse(X.data, X.indices, X.indptr, *arrays)
-    else:
-        _walk_dense(X, *arrays)
-    return out
-
-
-@njit(nogil=True, cache=True)
-def _walk_dense(X, feature, threshold, default_left, left, number, out):  # type: ignore[no-untyped-def]
-    for i in range(X.shape[0]):
-        node = 0
-        while feature[node] >= 0:
-            x = X[i, feature[node]]
-            goes_left = default_left[node] if np.isnan(x) else x < threshold[node]
-            node = left[node] if goes_left else left[node] + 1
-        out[i] = number[node]
-
-
-@njit(nogil=True, cache=True)
-def _walk_sparse(data, indices, indptr, feature, threshold, default_left, left, number, out):  # type: ignore[no-untyped-def]
-    for i in range(len(indptr) - 1):
-        node = 0
-        while feature[node] >= 0:
-            x = np.float32(np.nan)  # an entry that is not stored is missing
-            low, high = indptr[i], indptr[i + 1]
-            while low < high:
-                middle = (low + high) // 2
-                if indices[middle] < feature[node]:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < indptr[i + 1] and indices[low] == feature[node]:
-                x = data[low]
-            goes_left = default_left[node] if np.isnan(x) else x < threshold[node]
-            node = left[node] if goes_left else left[node] + 1
-        out[i] = number[node]
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ are. The parties share the threads: those asked at once get a part each, one tha
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
@@ -28,6 +29,8 @@ class Handler(Protocol):
 
 H = TypeVar("H", bound=Handler)
 
+QUICK = 1e-3  # answers that take fewer seconds are asked for one by one: threads would only wait for each other
+
 
 class LocalTransport(Generic[H]):
     """Carries messages to parties in the same process."""
@@ -37,6 +40,7 @@ class LocalTransport(Generic[H]):
         self.handlers = {party.name: party for party in parties}
         self.traffic = Traffic()
         self._lock = threading.Lock()
+        self._is_quick: dict[type | None, bool] = {}  # per kind of message: was it answered quickly the last time?
         self.n_jobs = 0
         self.share(n_jobs)
 
@@ -53,26 +57,38 @@ class LocalTransport(Generic[H]):
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
         """Ask several parties at once; the threads are shared between them."""
-        if len(messages) <= 1 or self.n_jobs == 1:
-            return {party: self.ask(party, message) for party, message in messages.items()}
-        threads = max(self.n_jobs // len(messages), 1)
+        first = next(iter(messages.values()), None)
         # A message that goes to everybody is encoded once; one of many is encoded when its turn comes, so that not
         # all of them are in memory at the same time.
-        first = next(iter(messages.values()))
-        common = encode(first) if all(message is first for message in messages.values()) else None
-        asked = {
-            party: self._pool.submit(self._carry, party, message, common, threads)
-            for party, message in messages.items()
-        }
-        return {party: future.result() for party, future in asked.items()}
+        common = _Wire(first) if first and all(message is first for message in messages.values()) else None
+        begun = time.perf_counter()
+        if len(messages) <= 1 or self.n_jobs == 1:
+            replies = {party: self._carry(party, m, common, self.n_jobs) for party, m in messages.items()}
+        elif self._is_quick.get(type(first)):
+            replies = {party: self._carry(party, m, common, 1) for party, m in messages.items()}
+        else:
+            threads = max(self.n_jobs // len(messages), 1)
+            asked = {p: self._pool.submit(self._carry, p, m, common, threads) for p, m in messages.items()}
+            replies = {party: future.result() for party, future in asked.items()}
+        if messages:
+            self._is_quick[type(first)] = time.perf_counter() - begun < QUICK * len(messages)
+        return replies
 
-    def _carry(self, party: str, message: Request, data: bytes | None, threads: int) -> Reply:
-        data = encode(message) if data is None else data
+    def _carry(self, party: str, message: Request, wire: _Wire | None, threads: int) -> Reply:
+        wire = wire or _Wire(message)
         handler = self.handlers[party]
         handler.n_jobs = threads
-        request: Request = decode(data)  # type: ignore[assignment]
-        answer = encode(handler.handle(request))
+        answer = encode(handler.handle(wire.request))
         reply: Reply = decode(answer)  # type: ignore[assignment]
         with self._lock:
-            self.traffic.count(party, message, len(data), reply, len(answer))
+            self.traffic.count(party, message, wire.size, reply, len(answer))
         return reply
+
+
+class _Wire:
+    """A message as it arrives: encoded and decoded again."""
+
+    def __init__(self, message: Request) -> None:
+        data = encode(message)
+        self.size = len(data)
+        self.request: Request = decode(data)  # type: ignore[assignment]

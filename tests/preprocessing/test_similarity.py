@@ -58,7 +58,7 @@ def test_a_worked_example():
     assert (rows[1, 0], counts[1].tolist()) == (2, [2, 0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     n_queries=st.integers(1, 80),
@@ -82,7 +82,7 @@ def test_buckets_of_projections_give_the_oracles_result(n_hashes):
     check_against_oracle(*buckets, k=20)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     dtypes=st.tuples(*[st.sampled_from(["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])] * 2),
     seed=st.integers(0, 2**32),

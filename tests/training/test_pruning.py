@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from simfl.params import train_params
 from simfl.training.pruning import most_leaves, node_sums, prune, score
-from simfl.training.trees import Tree, children, grow, leaf_numbers, valued
+from simfl.training.trees import Grower, Tree, children, valued
+from simfl.training.walking import leaf_numbers
 
 
 def stump_over_stump():
@@ -48,14 +49,14 @@ def test_at_most_as_many_leaves_as_a_tree_of_max_depth():
     assert values[1] == values[2]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 3.0]), st.sampled_from([0.0, 1.0, 20.0]))
 def test_old_leaves_and_pruned_tree_give_the_same_values(seed, gamma, mcw):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(300, 4)).astype(np.float32)
     g, h = rng.normal(size=300).astype(np.float32), rng.random(300).astype(np.float32)
     params = train_params(max_depth=3, extra_depth=2, gamma=gamma, min_child_weight=mcw)
-    tree = grow(xgb.QuantileDMatrix(X[:100]), g[:100], h[:100], params, seed=0, threads=1)
+    tree = Grower(xgb.QuantileDMatrix(X[:100]), params, threads=1).grow(g[:100], h[:100], seed=0)
     leaf = leaf_numbers(tree, X)
     G, H = (np.bincount(leaf, weights=v, minlength=tree.n_leaves) for v in (g, h))
     small, values = prune(tree, G, H, params)

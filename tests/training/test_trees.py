@@ -3,64 +3,25 @@ import json
 import numpy as np
 import pytest
 import xgboost as xgb
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import sparse
 
 from simfl.params import train_params
-from simfl.training.trees import children, from_booster, grow, leaf_numbers, valued, weight
+from simfl.training import trees
+from simfl.training.trees import Grower, children, from_booster, valued, weight
+from simfl.training.walking import leaf_numbers
+from tests.training.boosters import foreign_booster, table
 
 
-def table(n, d, seed, missing=0.0):
-    rng = np.random.default_rng(seed)
-    X = np.round(rng.normal(size=(n, d)), 1).astype(np.float32)  # rounded: many values equal a threshold
-    X[rng.random(X.shape) < missing] = np.nan
-    return X
-
-
-def foreign_booster(seed, depth=6, gamma=0.0, missing=0.0):
-    X = table(300, 5, seed, missing)
-    y = np.nan_to_num(X[:, 0]) * np.nan_to_num(X[:, 1]) + np.nan_to_num(X[:, 2]) ** 2
-    params = {"max_depth": depth, "gamma": gamma, "base_score": 0.0, "min_child_weight": 0}
-    return xgb.train(params, xgb.QuantileDMatrix(X, y), 1)
-
-
-def xgboosts_leaves(booster, X):
-    return booster.predict(xgb.DMatrix(X), pred_leaf=True).astype(int).reshape(-1)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 2.0]))
-def test_a_foreign_tree_sends_every_row_to_the_leaf_that_its_raw_values_say(seed, missing, gamma):
-    booster = foreign_booster(seed, gamma=gamma, missing=missing)
-    tree = from_booster(booster)
-    X = table(400, 5, seed + 1, missing)
-    ours, theirs = leaf_numbers(tree, X), xgboosts_leaves(booster, X)
-    pairs = set(zip(ours.tolist(), theirs.tolist(), strict=True))
-    assert len(pairs) == len(set(ours.tolist())) == len(set(theirs.tolist()))
-    margins = booster.predict(xgb.DMatrix(X), output_margin=True)
-    assert (tree.value[tree.leaves][ours] == margins).all()
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10_000))
-def test_what_a_sparse_row_does_not_store_is_missing(seed):
-    rng = np.random.default_rng(seed)
-    thin = sparse.random(300, 8, density=0.3, format="csr", dtype=np.float32, random_state=seed)
-    booster = xgb.train({"max_depth": 5, "base_score": 0.0}, xgb.DMatrix(thin, rng.normal(size=300)), 1)
-    tree = from_booster(booster)
-    other = sparse.random(300, 8, density=0.3, format="csr", dtype=np.float32, random_state=seed + 1)
-    margins = booster.predict(xgb.DMatrix(other), output_margin=True)
-    assert (tree.value[tree.leaves][leaf_numbers(tree, other)] == margins).all()
-
-
-def test_binned_rows_would_take_wrong_turns():
-    # Why rows are walked by their raw values: the walk over another matrix's quantile bins is not the same.
-    rng = np.random.default_rng(0)
-    A, B = rng.normal(size=(2, 4000, 4)).astype(np.float32)
-    booster = xgb.train({"max_depth": 8}, xgb.QuantileDMatrix(A, (A**2).sum(axis=1)), 1)
-    binned = booster.predict(xgb.QuantileDMatrix(B), pred_leaf=True)
-    assert (binned != booster.predict(xgb.DMatrix(B), pred_leaf=True)).mean() > 0.005
+@pytest.mark.parametrize("sampling", [{}, {"subsample": 0.5}, {"colsample_bynode": 0.5}])
+def test_a_tree_depends_on_its_gradients_and_seed_alone_not_on_the_trees_before(sampling, monkeypatch):
+    monkeypatch.setattr(trees, "TREES_PER_BOOSTER", 3)
+    rows, rng = xgb.QuantileDMatrix(table(400, 5, 0)), np.random.default_rng(0)
+    params = train_params(max_depth=4, **sampling)
+    kept = Grower(rows, params, threads=1)
+    for seed in range(5):
+        g, h = rng.normal(size=400).astype(np.float32), rng.random(400).astype(np.float32)
+        one, other = kept.grow(g, h, seed), Grower(rows, params, threads=1).grow(g, h, seed)
+        assert one.n_leaves > 4
+        assert all((a == b).all() for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
 
 
 def test_a_tree_carries_none_of_xgboosts_statistics():
@@ -77,7 +38,6 @@ def test_a_tree_of_one_leaf():
     booster = foreign_booster(0, gamma=1e9)
     tree = from_booster(booster)
     assert (tree.n_leaves, tree.depth) == (1, 0)
-    assert (leaf_numbers(tree, table(10, 5, 0)) == 0).all()
 
 
 def test_depth_counts_the_splits_on_the_longest_way():
@@ -93,7 +53,7 @@ def test_grown_leaf_values_are_the_weights_of_the_sums():
     rng = np.random.default_rng(0)
     g, h = rng.normal(size=500).astype(np.float32), rng.random(500).astype(np.float32) + 0.1
     params = train_params(learning_rate=0.3, reg_lambda=2.0, reg_alpha=0.5, max_delta_step=0.7, max_depth=4)
-    tree = grow(xgb.QuantileDMatrix(X), g, h, params, seed=0, threads=1)
+    tree = Grower(xgb.QuantileDMatrix(X), params, threads=1).grow(g, h, seed=0)
     leaf = leaf_numbers(tree, X)
     G, H = (np.bincount(leaf, weights=v, minlength=tree.n_leaves) for v in (g, h))
     assert valued(tree, G, H, params)[0].value == pytest.approx(tree.value, abs=1e-6)

@@ -1,0 +1,199 @@
+"""Every party's rows on their way down a tree.
+
+Raw values decide, not bins: a tree from another party has thresholds that are not among one's own quantile cuts, so
+binned rows would take wrong turns. A missing value goes the default way, as in XGBoost.
+
+Rows are walked in the smallest form that keeps all turns exact: where no feature has more than 255 distinct values,
+as ranks of one byte; else as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numba import njit
+from scipy import sparse
+
+from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
+from simfl.training.trees import LEAF, Tree
+
+BLOCK = 64  # rows that go down side by side
+MISSING = 255  # as a rank
+SAMPLE = 1000  # rows that tell whether ranks are worth a look at all
+
+
+class Walker(Protocol):
+    """Rows that can walk."""
+
+    def leaf_numbers(self, tree: Tree) -> Ints:
+        """The leaf that each row falls into, counted among the leaves from 0."""
+
+
+def walker(X: Table) -> Walker:
+    """The rows in the form in which they walk fastest."""
+    if not sparse.issparse(X):
+        return _Ranked.from_dense(X) or _Dense(X)
+    # As ranks a sparse table must not become much larger than it is.
+    fits = X.shape[0] * X.shape[1] <= 2 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)
+    return (_Ranked.from_sparse(X) if fits else None) or _Sparse(X)
+
+
+def leaf_numbers(tree: Tree, X: Table) -> Ints:
+    """The leaf of each row, for a table that is walked only once."""
+    return (_Sparse(X) if sparse.issparse(X) else _Dense(X)).leaf_numbers(tree)
+
+
+class _Dense:
+    def __init__(self, X: Floats) -> None:
+        self.cells = np.ascontiguousarray(X)
+
+    def leaf_numbers(self, tree: Tree) -> Ints:
+        out = np.empty(len(self.cells), dtype=np.int32)
+        _walk_dense(self.cells, tree.feature, tree.threshold, tree.default_left, tree.left, out)
+        return out
+
+
+class _Sparse:
+    def __init__(self, X: Table) -> None:
+        self.X = X
+
+    def leaf_numbers(self, tree: Tree) -> Ints:
+        out = np.empty(self.X.shape[0], dtype=np.int32)
+        arrays = (tree.feature, tree.threshold, tree.default_left, tree.left, out)
+        _walk_sparse(self.X.data, self.X.indices, self.X.indptr, *arrays)
+        return out
+
+
+class _Ranked:
+    """Each value as its rank among the distinct values of its feature."""
+
+    def __init__(self, ranks: AnyArray, values: list[AnyArray]) -> None:
+        self.ranks = ranks
+        self.values = np.concatenate([*values, np.empty(0, dtype=np.float32)])
+        self.first: Longs = np.cumsum([0, *(len(v) for v in values)])  # where the values of a feature start
+
+    @classmethod
+    def from_dense(cls, X: Floats) -> _Ranked | None:
+        """None if a feature has too many distinct values."""
+        known = []
+        for column in X.T:
+            if _distinct(column[:SAMPLE]) is None or (values := _distinct(column)) is None:
+                return None
+            known.append(values)
+        ranks = np.empty(X.shape, dtype=np.uint8)
+        for f, values in enumerate(known):
+            ranks[:, f] = np.where(np.isnan(X[:, f]), MISSING, np.searchsorted(values, X[:, f]))
+        return cls(ranks, known)
+
+    @classmethod
+    def from_sparse(cls, X: Table) -> _Ranked | None:
+        """None if a feature has too many distinct values."""
+        by_column = X.tocsc()
+        known = [_distinct(by_column.data[a:b]) for a, b in zip(by_column.indptr, by_column.indptr[1:], strict=False)]
+        values = [v for v in known if v is not None]
+        if len(values) < len(known):
+            return None
+        ranks = np.full(X.shape, MISSING, dtype=np.uint8)
+        for f, (a, b) in enumerate(zip(by_column.indptr, by_column.indptr[1:], strict=False)):
+            stored = by_column.data[a:b]
+            ranks[by_column.indices[a:b], f] = np.where(np.isnan(stored), MISSING, np.searchsorted(values[f], stored))
+        return cls(ranks, values)
+
+    def leaf_numbers(self, tree: Tree) -> Ints:
+        out = np.empty(len(self.ranks), dtype=np.int32)
+        arrays = (tree.feature, tree.threshold, tree.default_left, tree.left, out)
+        _walk_ranked(self.ranks, self.values, self.first, *arrays)
+        return out
+
+
+def _distinct(values: AnyArray) -> AnyArray | None:
+    """The distinct values without NaN, if they fit one byte."""
+    found = np.unique(values)
+    found = found[~np.isnan(found)]
+    return found if len(found) <= MISSING else None
+
+
+@njit(nogil=True, cache=True)
+def _signposts(feature, default_left, left):  # type: ignore[no-untyped-def]
+    """The tree as blocks of rows walk it: a leaf sends every row to itself. The numbers of the leaves, the depth.
+
+    Unsigned, which spares a test for negative indices at every step.
+    """
+    n = len(feature)
+    feature_of, next_of, number = np.zeros(n, np.uint32), np.empty(n, np.uint32), np.zeros(n, np.int32)
+    to_left, level = np.ones(n, np.bool_), np.zeros(n, np.int32)
+    n_leaves = 0
+    for node in range(n):
+        if feature[node] == LEAF:
+            next_of[node], number[node] = node, n_leaves
+            n_leaves += 1
+        else:
+            feature_of[node], next_of[node], to_left[node] = feature[node], left[node], default_left[node]
+            level[left[node]] = level[left[node] + 1] = level[node] + 1
+    return feature_of, to_left, next_of, number, level.max()
+
+
+@njit(nogil=True, cache=True)
+def _walk_dense(X, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
+    # A block of rows goes down level by level and no step branches: the processor works on many rows at once.
+    feature_of, to_left, next_of, number, depth = _signposts(feature, default_left, left)
+    cut = np.where(feature == LEAF, np.float32(np.nan), threshold)
+    cells, width = X.ravel(), np.uint64(X.shape[1])
+    at = np.empty(BLOCK, dtype=np.uint32)
+    for start in range(0, len(out), BLOCK):
+        size = min(BLOCK, len(out) - start)
+        at[:size] = 0
+        for _ in range(depth):
+            for i in range(size):
+                node = at[i]
+                x = cells[np.uint64(start + i) * width + feature_of[node]]
+                goes_right = (x >= cut[node]) | (np.isnan(x) & ~to_left[node])
+                at[i] = next_of[node] + np.uint32(goes_right)
+        for i in range(size):
+            out[start + i] = number[at[i]]
+
+
+@njit(nogil=True, cache=True)
+def _walk_ranked(ranks, values, first, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
+    feature_of, to_left, next_of, number, depth = _signposts(feature, default_left, left)
+    cut = np.full(len(feature), MISSING, dtype=np.uint8)  # at a leaf: beyond all ranks
+    for node in range(len(feature)):
+        if feature[node] != LEAF:
+            own = values[first[feature[node]] : first[feature[node] + 1]]
+            cut[node] = np.searchsorted(own, threshold[node])
+    cells, width = ranks.ravel(), np.uint64(ranks.shape[1])
+    at = np.empty(BLOCK, dtype=np.uint32)
+    for start in range(0, len(out), BLOCK):
+        size = min(BLOCK, len(out) - start)
+        at[:size] = 0
+        for _ in range(depth):
+            for i in range(size):
+                node = at[i]
+                x = cells[np.uint64(start + i) * width + feature_of[node]]
+                is_missing = x == MISSING
+                goes_right = (~is_missing & (x >= cut[node])) | (is_missing & ~to_left[node])
+                at[i] = next_of[node] + np.uint32(goes_right)
+        for i in range(size):
+            out[start + i] = number[at[i]]
+
+
+@njit(nogil=True, cache=True)
+def _walk_sparse(data, indices, indptr, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
+    number = _signposts(feature, default_left, left)[3]
+    for i in range(len(indptr) - 1):
+        node = 0
+        while feature[node] >= 0:
+            x = np.float32(np.nan)  # an entry that is not stored is missing
+            low, high = indptr[i], indptr[i + 1]
+            while low < high:
+                middle = (low + high) // 2
+                if indices[middle] < feature[node]:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < indptr[i + 1] and indices[low] == feature[node]:
+                x = data[low]
+            goes_left = default_left[node] if np.isnan(x) else x < threshold[node]
+            node = left[node] if goes_left else left[node] + 1
+        out[i] = number[node]
