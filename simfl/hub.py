@@ -22,7 +22,7 @@ from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import DataError, ParameterError, ProtocolError
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
-from simfl.preprocessing.tables import merge_tables
+from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.training.losses import LOSSES
@@ -130,7 +130,7 @@ def _find_similar_rows(
         deviation=msg.pack(scale.deviation),
     )
     hashes = {
-        party: _hash_values(reply, described[party].n_rows, n_hashes)
+        party: _hash_values(reply.values, reply.lowest, described[party].n_rows, n_hashes)
         for party, reply in _ask_all(transport, question, msg.Hashes).items()
     }
     # Step 3: the global tables go to everybody, and every party finds its similar rows.
@@ -152,13 +152,14 @@ def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> 
     return Scale(np.zeros(d), np.ones(d), math.sqrt(squares / n_rows))
 
 
-def _hash_values(reply: msg.Hashes, n_rows: int, n_hashes: int) -> AnyArray:
-    values = msg.unpack(reply.values, reply.values.dtype, (n_rows, n_hashes))
-    return (values.astype(np.int64) + msg.unpack(reply.lowest, "i4", (n_hashes,))).astype(np.int32)
+def _hash_values(values: msg.Array, lowest: msg.Array | None, n_rows: int, n_hashes: int | None) -> HashValues:
+    above = msg.unpack(values, values.dtype if values.dtype[0] == "u" else "u4", (n_rows, n_hashes))
+    none = np.zeros(above.shape[1], dtype=np.int32)
+    return HashValues(none if lowest is None else msg.unpack(lowest, "i4", (n_hashes,)), above)
 
 
 def _match(
-    transport: Transport, hashes: Mapping[str, AnyArray], params: PrepareParams, seed: int, number: int | None = None
+    transport: Transport, hashes: Mapping[str, HashValues], params: PrepareParams, seed: int, number: int | None = None
 ) -> dict[str, Any]:
     tables = merge_tables(hashes)
     packed = {party: msg.pack(codes) for party, codes in tables.codes.items()}
@@ -303,7 +304,7 @@ def _rematch(
     question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
     leaves = {
-        party: msg.unpack(reply.leaves, reply.leaves.dtype, (rows[party], None)).astype(np.int32)
+        party: _hash_values(reply.leaves, None, rows[party], None)
         for party, reply in _ask_all(transport, question, msg.LeavesOfRows).items()
     }
     uses: dict[str, int] = _match(transport, leaves, prepared.params, seed + number, number)["most_uses"]

@@ -27,7 +27,7 @@ from simfl.params import TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
 from simfl.preprocessing.similarity import most_similar
-from simfl.preprocessing.tables import bucket_numbers, smallest_type
+from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
 from simfl.privacy.sums import to_leaf_ints, to_row_ints
 from simfl.training import trees
 from simfl.training.gradients import add_values, most_uses, sum_onto_similar, sum_per_leaf
@@ -133,7 +133,7 @@ class Party:
         self.validation = self._read_validation(validation)
         self.training_rows: Rows = self.rows
         self.validation_rows: Rows | None = self.validation
-        self._hashes: Ints | None = None
+        self._hashes: HashValues | None = None
         self._order: list[str] = [name]
         self._similar: dict[str, Ints] = {}
         self._n_rows: dict[str, int] = {}
@@ -234,10 +234,8 @@ class Party:
         d = self.rows.X.shape[1]
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(message.seed, message.n_hashes, d, message.bucket_width, message.law)
-        self._hashes = hash_rows(self.training_rows.X, family, scale)
-        lowest = self._hashes.min(axis=0)
-        above = self._hashes.astype(np.int64) - lowest
-        return msg.Hashes(lowest=msg.pack(lowest), values=msg.pack(above.astype(smallest_type(int(above.max()) + 1))))
+        self._hashes = HashValues.of(hash_rows(self.training_rows.X, family, scale))
+        return msg.Hashes(lowest=msg.pack(self._hashes.lowest), values=msg.pack(self._hashes.above))
 
     def _match(self, message: msg.Match) -> msg.Matched:
         if self._hashes is None:
@@ -356,8 +354,8 @@ class Party:
         recent = list(run.fallen)[-message.n_hashes :]
         if not recent:
             raise ProtocolError(f"{self} was asked for the leaves of its rows before there was a tree.")
-        self._hashes = np.stack(recent, axis=1).astype(np.int32)
-        leaves = self._hashes.astype(smallest_type(int(self._hashes.max()) + 1))
+        leaves = np.stack(recent, axis=1)  # in the type of the largest tree
+        self._hashes = HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
         return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
 
     def _watch(self, rows: Rows, message: msg.Start) -> Watched:
