@@ -24,6 +24,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> 
         found["solo"].append(_timed(lambda: xgb.train(plain, alone, n_trees))[1])
         grown, seconds = _timed(lambda: xgb.train(deep, alone, n_trees))
         found["solo_deep"].append(seconds)
-        found["passes"].append(_timed(lambda: _pass_all(walkers, grown, threads))[1])
+        found["passes"].append(_timed(partial(_pass_all, walkers, grown, threads))[1])
     per_tree = {name: statistics.median(values) / n_trees for name, values in found.items()}
     bytes_per_tree = statistics.fmean(r.bytes for r in model.history)
     return {
