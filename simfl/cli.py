@@ -22,6 +22,7 @@ from simfl.files import Dataset, read
 from simfl.model import Model, check_target, write_whole
 from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
+from simfl.schema import Schema
 
 app = typer.Typer(
     help="Gradient-boosted trees across organisations that cannot pool their rows.",
@@ -76,8 +77,8 @@ def demo(
     The held-out rows are few, so all is done for five splits; the table shows the means.
     """
     _check_outputs(json, save)
-    stored = load_breast_cancer()
-    data = Dataset(stored.data, stored.target, stored.feature_names.tolist(), None, [], stored.data.shape[1])
+    stored = load_breast_cancer(as_frame=True)
+    data = Dataset(stored.data, stored.target.to_numpy(), Schema.propose(stored.data))
     params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "objective": "binary:logistic"}
     runs = []
     with console.status("training") as status:
@@ -88,7 +89,7 @@ def demo(
             if number == 0:
                 _introduce(parties)
             status.update(f"training: split {number + 1} of {DEMO_SPLITS}")
-            runs.append(comparison.compare(parties, data.X[held_out], data.y[held_out], params, callbacks=[]))
+            runs.append(comparison.compare(parties, *data.rows(held_out), params, callbacks=[]))
     results = comparison.mean([results for results, _ in runs])
     title = f"{trees} trees, {recipe} recipe, {len(held_out)} held-out rows, mean of {DEMO_SPLITS} splits"
     console.print(comparison.table(results, title))
@@ -112,6 +113,9 @@ def simulate(
         float | None, typer.Option(metavar="T", help="skew the two classes: this share of one class in one half")
     ] = None,
     by: Annotated[str | None, typer.Option(metavar="COL", help="one party for every value of this column")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="COL", help="leave this column out (can be given several times)")
+    ] = None,
     recipe: Recipe = _default["recipe"],
     trees: Trees = _default["n_trees"],
     max_depth: Depth = _default["max_depth"],
@@ -128,7 +132,7 @@ def simulate(
     if by is not None and (theta is not None or parties is not None):
         raise ParameterError("--by goes without --parties and --theta: the column says whose each row is.")
     _check_outputs(json, save)
-    data = read(file, label, by)
+    data = read(file, label, by, drop or ())
     for note in data.notes:
         console.print(f"Note: {note}.")
     chosen = _objective(data.y) if objective == "auto" else objective
@@ -142,7 +146,6 @@ def simulate(
         "learning_rate": learning_rate,
         "random_state": seed,
         "objective": chosen,
-        "original_features": data.n_original,
     }
     _run(members, data, held_out, params, json, save)
 
@@ -188,7 +191,7 @@ def _split(data: Dataset, rows: AnyArray, n: int, theta: float | None, seed: int
 
 
 def _parties(data: Dataset, rows: AnyArray, parts: dict[str, AnyArray]) -> list[Party]:
-    return [Party(name, data.X[rows[part]], data.y[rows[part]], columns=data.columns) for name, part in parts.items()]
+    return [Party(name, *data.rows(rows[part]), schema=data.schema) for name, part in parts.items()]
 
 
 def _run(
@@ -202,8 +205,7 @@ def _run(
     with console.status("starting") as status:
         results, model = comparison.compare(
             parties,
-            data.X[held_out],
-            data.y[held_out],
+            *data.rows(held_out),
             params,
             watch=lambda method: status.update(f"training: {method}"),
             callbacks=[],

@@ -85,7 +85,7 @@ class Preparation:
         transport = gather(parties, about.params.n_jobs)
         members = list(transport.handlers.values())
         for number, member in enumerate(members):
-            member.recall(folder / f"party-{number}.npz", about.params.validation_fraction, about.seed)
+            member.recall(folder / f"party-{number}.npz", about.params.validation_fraction, about.seed, about.schema)
         return cls(members, about, transport)
 
 
@@ -153,7 +153,7 @@ def train(
         training.base_score,
         objective=checked.objective,
         n_features=ready.about.n_features,
-        columns=ready.about.columns,
+        schema=ready.about.schema,
         about={"classes": training.classes, "history": training.history, "traffic": traffic},
     )
 

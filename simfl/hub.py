@@ -25,6 +25,7 @@ from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
+from simfl.schema import Column, Expansion, Schema, agree
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
 from simfl.training.schedule import TURNS
@@ -39,7 +40,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     n_rows: list[int]
     n_validation_rows: list[int]
     n_features: int
-    columns: list[str] | None
+    schema: Schema | None  # where the columns have names
     seed: int
     params: PrepareParams
     n_hashes: int
@@ -66,7 +67,7 @@ def prepare(transport: Transport, params: PrepareParams) -> Prepared:
         n_rows=[d.n_rows for d in described.values()],
         n_validation_rows=[d.n_validation_rows for d in described.values()],
         n_features=first.n_features,
-        columns=first.columns,
+        schema=Schema(tuple(first.columns)) if first.columns else None,
         seed=seed,
         params=params,
         seconds=time.perf_counter() - begun,
@@ -84,7 +85,18 @@ def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str
     question = msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
     replies = _ask_all(transport, question, msg.Description)
     check_same_form(replies)
-    return replies
+    return _settle(transport, replies)
+
+
+def _settle(transport: Transport, described: dict[str, msg.Description]) -> dict[str, msg.Description]:
+    """Agree on the order of the columns and on the levels of categories; tell those who have it otherwise."""
+    own = {party: Schema(tuple(d.columns)) for party, d in described.items() if d.columns is not None}
+    if not own:
+        return described
+    agreed = agree(own)
+    question = msg.Settle(columns=list(agreed.columns))
+    _ask_each(transport, {party: question for party, schema in own.items() if schema != agreed}, msg.Settled)
+    return {party: msgspec.structs.replace(d, columns=list(agreed.columns)) for party, d in described.items()}
 
 
 def check_same_form(described: Mapping[str, msg.Description]) -> None:
@@ -92,11 +104,9 @@ def check_same_form(described: Mapping[str, msg.Description]) -> None:
     name, first = next(iter(described.items()))
     wrong = []
     for other, d in described.items():
-        if d.columns is not None and first.columns is not None and d.columns != first.columns:
-            missing = [c for c in first.columns if c not in d.columns]
-            extra = [c for c in d.columns if c not in first.columns]
-            facts = [f"missing: {missing}"] * bool(missing) + [f"extra: {extra}"] * bool(extra)
-            wrong.append(f"{other!r} ({'; '.join(facts) or 'the same columns in another order'})")
+        facts = _other_names(first.columns, d.columns)
+        if facts:
+            wrong.append(f"{other!r} ({facts})")
         elif d.n_features != first.n_features:
             wrong.append(f"{other!r} ({d.n_features} features, not {first.n_features})")
         elif d.is_sparse != first.is_sparse:
@@ -106,8 +116,17 @@ def check_same_form(described: Mapping[str, msg.Description]) -> None:
     if wrong:
         raise DataError(
             f"These parties have other columns than {name!r}: {', '.join(wrong)}. "
-            "Give every party the same columns in the same order, all dense or all sparse."
+            "Give every party the same columns, all dense or all sparse; without names also in the same order."
         )
+
+
+def _other_names(first: list[Column] | None, own: list[Column] | None) -> str:
+    """Which names are missing and which are extra, in words."""
+    if first is None or own is None:
+        return ""
+    names, others = [c.name for c in own], [c.name for c in first]
+    missing, extra = [c for c in others if c not in names], [c for c in names if c not in others]
+    return "; ".join([f"missing: {missing}"] * bool(missing) + [f"extra: {extra}"] * bool(extra))
 
 
 def _find_similar_rows(
@@ -118,7 +137,8 @@ def _find_similar_rows(
     guarded = params.original_features or d
     n_hashes = params.n_hashes or max(default_hashes(guarded, params.known_features), 1)
     check_hashes(n_hashes, guarded, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
-    scale = _scale(transport, params, d, sum(r.n_rows for r in described.values()))
+    expansion = _expansion(next(iter(described.values())))
+    scale = _scale(transport, params, expansion, sum(r.n_rows for r in described.values()))
     bucket_width = params.bucket_width or scale.norm / 2 or 1.0
     # Step 2: every party hashes its rows.
     question = msg.Hash(
@@ -138,7 +158,14 @@ def _find_similar_rows(
     return {"n_hashes": n_hashes, "bucket_width": bucket_width} | matched
 
 
-def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> Scale:
+def _expansion(described: msg.Description) -> Expansion:
+    """How every party lays its columns out for hashing. The condition L < d counts the columns before that."""
+    columns = described.columns
+    return Expansion(Schema(tuple(columns)).n_levels if columns else np.zeros(described.n_features, dtype=np.int32))
+
+
+def _scale(transport: Transport, params: PrepareParams, expansion: Expansion, n_rows: int) -> Scale:
+    d = expansion.width
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
     replies = _ask_all(transport, msg.Measure(), msg.FeatureMoments)
@@ -147,7 +174,7 @@ def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> 
         for reply in replies.values()
     ]
     if params.scale == "standard":
-        return common_scale(found, n_rows)
+        return common_scale(found, n_rows, expansion.groups)
     squares = math.fsum(float(m.squares.sum()) for m in found)
     return Scale(np.zeros(d), np.ones(d), math.sqrt(squares / n_rows))
 

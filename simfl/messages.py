@@ -13,6 +13,7 @@ refused.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ import numpy as np
 from simfl.arrays import AnyArray
 from simfl.errors import ProtocolError
 from simfl.params import Objective, TrainParams
+from simfl.schema import Column
 from simfl.training.trees import LEAF, Tree, children
 
 VERSION = 1  # of the protocol: parties of different versions refuse each other
@@ -45,7 +47,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 # --- parts of messages -----------------------------------------------------------------------------------------------
 
 
-class TreeStructure(msgspec.Struct, frozen=True, kw_only=True):
+class TreeStructure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which feature is compared with which threshold, breadth first. No values, no statistics."""
 
     n_nodes: int
@@ -53,6 +55,8 @@ class TreeStructure(msgspec.Struct, frozen=True, kw_only=True):
     feature: Array  # per split: the feature's number
     threshold: Array  # per split: smaller values go left
     default_left: bytes  # one bit per split: 1 if missing values go left
+    by_level: bytes = b""  # one bit per split: 1 where levels of a category are told apart; nothing if nowhere
+    goes_right: Array | None = None  # per such split one bit per level: 1 if it goes right
 
 
 class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +93,18 @@ class Description(Message, frozen=True, kw_only=True):
     n_rows: int
     n_validation_rows: int
     n_features: int
-    columns: list[str] | None  # names, where the table has them
+    columns: list[Column] | None  # names, kinds and the levels of categories, where the table has names
     is_sparse: bool
+
+
+class Settle(Message, frozen=True, kw_only=True):
+    """Hub to party: this is what all parties agreed on. Bring your columns and levels into this order."""
+
+    columns: list[Column]
+
+
+class Settled(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it is done."""
 
 
 # --- stage 1: preprocessing ------------------------------------------------------------------------------------------
@@ -101,7 +115,10 @@ class Measure(Message, frozen=True, kw_only=True):
 
 
 class FeatureMoments(Message, frozen=True, kw_only=True):
-    """Leaves the party: per feature the number of values, their sum and the sum of their squares."""
+    """Leaves the party: per feature the number of values, their sum and the sum of their squares.
+
+    A category has one 0/1 feature per level, so that its sums are how often each level occurs.
+    """
 
     counts: Array
     sums: Array
@@ -263,10 +280,22 @@ class Finished(Message, frozen=True, kw_only=True):
 
 
 Request = (
-    Describe | Measure | Hash | Match | DescribeLabels | Start | HashByTrees | SumOntoRows | Grow | SumPerLeaf | Finish
+    Describe
+    | Settle
+    | Measure
+    | Hash
+    | Match
+    | DescribeLabels
+    | Start
+    | HashByTrees
+    | SumOntoRows
+    | Grow
+    | SumPerLeaf
+    | Finish
 )
 Reply = (
     Description
+    | Settled
     | FeatureMoments
     | Hashes
     | Matched
@@ -338,7 +367,16 @@ def tree_to_message(tree: Tree) -> TreeStructure:
         feature=pack(tree.feature[inner]),
         threshold=pack(tree.threshold[inner]),
         default_left=np.packbits(tree.default_left[inner]).tobytes(),
+        **_levels_to_message(tree),
     )
+
+
+def _levels_to_message(tree: Tree) -> dict[str, Any]:
+    if tree.level_set is None or tree.goes_right is None:
+        return {}
+    sets = tree.level_set[tree.feature != LEAF]
+    used = tree.goes_right[sets[sets >= 0]]  # in the order of the splits
+    return {"by_level": np.packbits(sets >= 0).tobytes(), "goes_right": pack(np.packbits(used, axis=1))}
 
 
 @lru_cache(maxsize=64)  # in one process all parties get the same trees
@@ -363,7 +401,18 @@ def tree_from_message(message: TreeStructure, n_features: int) -> Tree:
     default_left = np.zeros(n, dtype=bool)
     feature[inner], threshold[inner] = split_feature, split_threshold
     default_left[inner] = _bits(message.default_left, n_splits)
-    return Tree(feature, threshold, default_left, children(feature), np.zeros(n, dtype=np.float32))
+    tree = Tree(feature, threshold, default_left, children(feature), np.zeros(n, dtype=np.float32))
+    return replace(tree, **_levels_from_message(message, inner, n_splits))
+
+
+def _levels_from_message(message: TreeStructure, inner: AnyArray, n_splits: int) -> dict[str, Any]:
+    if message.goes_right is None:
+        return {}
+    by_level = _bits(message.by_level, n_splits)
+    sets = unpack(message.goes_right, "u1", (int(by_level.sum()), None))
+    level_set = np.full(len(inner), -1, dtype=np.int32)
+    level_set[inner] = np.where(by_level, np.cumsum(by_level) - 1, -1)
+    return {"level_set": level_set, "goes_right": np.unpackbits(sets, axis=1).astype(bool)}
 
 
 def _bits(data: bytes, n: int) -> AnyArray:

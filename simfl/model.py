@@ -22,6 +22,7 @@ from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import TreeRecord
 from simfl.data import as_table
 from simfl.errors import DataError, FileError
+from simfl.schema import Column, Schema, xgboost_types
 from simfl.training.trees import LEAF, Tree
 
 _NO_PARENT = 2147483647
@@ -34,6 +35,7 @@ class _About(msgspec.Struct, kw_only=True):
     classes: list[bool | int | float | str] | None
     history: list[TreeRecord]
     traffic: dict[str, dict[str, dict[str, int]]]
+    schema: Schema | None = None
 
 
 class Model:
@@ -45,6 +47,7 @@ class Model:
     classes : the class labels in the order of `predict_proba`'s columns; None for regression
     history : one record per boosting round: builder, metrics, bytes, seconds
     traffic : bytes per party, way ("sent", "received") and kind of message
+    schema : the columns, their kinds and levels, where the parties' tables had names
     """
 
     def __init__(self, booster: xgb.Booster, about: _About) -> None:
@@ -54,6 +57,7 @@ class Model:
         self.classes = None if about.classes is None else np.array(about.classes)
         self.history = about.history
         self.traffic = about.traffic
+        self.schema = about.schema
 
     @property
     def n_trees(self) -> int:
@@ -89,18 +93,20 @@ class Model:
         return self._raw(X, output_margin=True)
 
     def _raw(self, X: Any, *, output_margin: bool = False) -> AnyArray:
-        names = self.feature_names
-        if names and isinstance(X, pd.DataFrame):
-            missing = [n for n in names if n not in X.columns]
-            if missing:
-                raise DataError(f"These columns are missing: {missing}. The model was trained with {names}.")
-            X = X[names]  # other columns, and another order, do no harm
-        table, _ = as_table(X, "The table to predict")
+        scores: AnyArray = self.booster.predict(self.matrix(X), output_margin=output_margin)
+        return scores
+
+    def matrix(self, X: Any) -> xgb.DMatrix:
+        """The rows as XGBoost's own matrix, checked against the columns that the model was trained with.
+
+        Other columns, and another order, do no harm; a level that was never seen counts as missing, with a warning.
+        """
+        table, found = as_table(X, "The table to predict", self.schema)
+        if found is not None and self.schema is None and found.has_categories:
+            raise DataError("The table to predict has text columns, and the model was trained on numbers only.")
         if table.shape[1] != self.booster.num_features():
             raise DataError(f"The table has {table.shape[1]} columns, the model {self.booster.num_features()}.")
-        matrix = xgb.DMatrix(table, feature_names=names)
-        scores: AnyArray = self.booster.predict(matrix, output_margin=output_margin)
-        return scores
+        return xgb.DMatrix(table, feature_names=self.feature_names, **xgboost_types(self.schema))
 
     def save(self, path: str | os.PathLike[str], *, history: bool = True) -> None:
         """Write the model; the ending .json or .ubj decides the format, as in XGBoost.
@@ -110,7 +116,7 @@ class Model:
         target = check_target(path)
         booster = self.booster
         if not history:
-            about = _About(classes=self._about.classes, history=[], traffic={})
+            about = _About(classes=self._about.classes, history=[], traffic={}, schema=self.schema)
             booster = Model(booster.copy(), about).booster
         write_whole(target, bytes(booster.save_raw(target.suffix[1:])))
 
@@ -179,25 +185,30 @@ def build(
     *,
     objective: str,
     n_features: int,
-    columns: list[str] | None,
+    schema: Schema | None,
     about: dict[str, Any],
 ) -> Model:
     """A model of these trees."""
-    described = _About(**about)
+    described = _About(**about, schema=schema)
     booster = xgb.Booster()
-    booster.load_model(bytearray(json.dumps(_document(rounds, base_score, objective, n_features)).encode()))
-    booster.feature_names = columns
+    document = _document(rounds, base_score, objective, schema or Schema.of_numbers(map(str, range(n_features))))
+    booster.load_model(bytearray(json.dumps(document).encode()))
+    booster.feature_names = schema.names if schema else None
+    booster.feature_types = schema.feature_types if schema and schema.has_categories else None
     return Model(booster, described)
 
 
-def adopt(booster: xgb.Booster, classes: list[Any] | None, history: list[TreeRecord]) -> Model:
+def adopt(
+    booster: xgb.Booster, classes: list[Any] | None, history: list[TreeRecord], schema: Schema | None = None
+) -> Model:
     """A model of a booster that XGBoost trained by itself."""
-    return Model(booster, _About(classes=classes, history=history, traffic={}))
+    return Model(booster, _About(classes=classes, history=history, traffic={}, schema=schema))
 
 
-def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, n_features: int) -> dict[str, Any]:
+def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, schema: Schema) -> dict[str, Any]:
     """XGBoost's own JSON of an empty model, with our trees put in."""
-    document: dict[str, Any] = _empty_model(objective, n_features, len(base_score))
+    n_features = len(schema.columns)
+    document: dict[str, Any] = _empty_model(objective, schema, len(base_score))
     learner = document["learner"]
     scores = ",".join(repr(float(np.float32(s))) for s in base_score)
     learner["learner_model_param"]["base_score"] = f"[{scores}]"
@@ -212,12 +223,23 @@ def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: 
     return document
 
 
-def _empty_model(objective: str, n_features: int, n_outputs: int) -> Any:
-    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1}
+def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Any:
+    """A model of XGBoost's own whose trees do not matter. It knows the levels, so that it reads frames by itself."""
+    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1, "max_depth": 1}
     if n_outputs > 1:
         params["num_class"] = n_outputs
-    rows = xgb.DMatrix(np.zeros((1, n_features), dtype=np.float32), label=np.zeros(1))
-    return json.loads(xgb.train(params, rows, num_boost_round=0).save_raw("json"))
+    row: Any = np.zeros((1, len(schema.columns)), dtype=np.float32)
+    if schema.has_categories:
+        row = pd.DataFrame({column.name: _one_value(column) for column in schema.columns})
+    rows = xgb.DMatrix(row, label=np.zeros(1), enable_categorical=True)
+    # XGBoost takes the levels over with the first tree.
+    return json.loads(xgb.train(params, rows, num_boost_round=int(schema.has_categories)).save_raw("json"))
+
+
+def _one_value(column: Column) -> Any:
+    if column.kind != "category":
+        return np.zeros(1, dtype=np.float32)
+    return pd.Categorical.from_codes([0], categories=pd.Index(column.levels, dtype=object))
 
 
 def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
@@ -243,13 +265,24 @@ def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
         "parents": parents.tolist(),
         "split_indices": np.where(inner, tree.feature, 0).tolist(),
         "split_conditions": np.where(inner, tree.threshold, tree.value).astype(np.float64).tolist(),
-        "split_type": [0] * n,
         "default_left": tree.default_left.astype(int).tolist(),
-        "categories": [],
-        "categories_nodes": [],
-        "categories_segments": [],
-        "categories_sizes": [],
+        **_categories(tree),
         "base_weights": [0.0] * n,
         "loss_changes": [0.0] * n,
         "sum_hessian": leaves.astype(np.float64).tolist(),
+    }
+
+
+def _categories(tree: Tree) -> dict[str, list[int]]:
+    """The splits by levels as XGBoost keeps them: per split the list of levels that go right."""
+    level_set = np.full(len(tree.feature), -1) if tree.level_set is None else tree.level_set
+    nodes = np.flatnonzero(level_set >= 0)
+    sets = [] if tree.goes_right is None else [np.flatnonzero(tree.goes_right[s]).tolist() for s in level_set[nodes]]
+    sizes = [len(levels) for levels in sets]
+    return {
+        "split_type": (level_set >= 0).astype(int).tolist(),
+        "categories": [level for levels in sets for level in levels],
+        "categories_nodes": nodes.tolist(),
+        "categories_segments": np.cumsum([0, *sizes])[:-1].tolist(),
+        "categories_sizes": sizes,
     }

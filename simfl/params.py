@@ -109,6 +109,10 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     colsample_bylevel: Annotated[float, _is("share of the features used by a level", gt=0, le=1)] = 1.0
     colsample_bynode: Annotated[float, _is("share of the features used by a node", gt=0, le=1)] = 1.0
     max_bin: Annotated[int, _is("bins per feature", ge=2, le=2**16)] = 256
+    max_cat_to_onehot: Annotated[
+        int, _is("a category of fewer levels splits off one level at a time, one of more splits into two sets", ge=1)
+    ] = 4
+    max_cat_threshold: Annotated[int, _is("most levels in the smaller set of such a split", ge=1)] = 64
     base_score: Annotated[
         float | None,
         _is("start value, as a probability or a number; None: from the label mean of all parties"),

@@ -62,6 +62,8 @@ def _without(tree: Tree, kept: Mask, stays: Mask, value: Floats) -> Tree:
         default_left=tree.default_left[stays] & inner,
         left=children(feature),
         value=np.where(inner, np.float32(0), value[stays]),
+        level_set=None if tree.level_set is None else np.where(inner, tree.level_set[stays], -1).astype(np.int32),
+        goes_right=tree.goes_right,
     )
 
 

@@ -32,6 +32,8 @@ class Tree:
     default_left: Mask
     left: Ints  # the right child is the next node
     value: Floats
+    level_set: Ints | None = None  # per node: its row of `goes_right`, or -1 for a comparison of numbers
+    goes_right: Mask | None = None  # per set and level of a category: whether it goes right; the others go left
 
     @property
     def n_leaves(self) -> int:
@@ -104,7 +106,7 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
     """Our parameters as XGBoost takes them."""
     names = (
         "learning_rate max_depth max_leaves grow_policy min_child_weight gamma reg_lambda reg_alpha max_delta_step "
-        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin"
+        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
     fixed = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
@@ -133,6 +135,10 @@ class _SavedTree(msgspec.Struct):
     split_indices: list[int]
     split_conditions: list[float]
     default_left: list[int]
+    categories: list[int]
+    categories_nodes: list[int]
+    categories_segments: list[int]
+    categories_sizes: list[int]
 
 
 class _Trees(msgspec.Struct):
@@ -171,7 +177,21 @@ def from_booster(booster: xgb.Booster) -> Tree:
         default_left=np.array(saved.default_left, dtype=bool)[order] & inner,
         left=children(feature),
         value=np.where(inner, np.float32(0), conditions),
+        **_level_sets(saved, order),
     )
+
+
+def _level_sets(saved: _SavedTree, order: list[int]) -> dict[str, AnyArray]:
+    """Which levels go right at the splits of categories; nothing for a tree without such splits."""
+    if not saved.categories_nodes:
+        return {}
+    goes_right = np.zeros((len(saved.categories_nodes), max(saved.categories) + 1), dtype=bool)
+    level_set = np.full(len(saved.left_children), -1, dtype=np.int32)
+    for number, node in enumerate(saved.categories_nodes):
+        begin = saved.categories_segments[number]
+        goes_right[number, saved.categories[begin : begin + saved.categories_sizes[number]]] = True
+        level_set[node] = number
+    return {"level_set": level_set[order], "goes_right": goes_right}
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
