@@ -1,11 +1,13 @@
-"""The command line: `simfl demo` and `simfl simulate`."""
+"""The command line: thin doors onto the package."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -13,15 +15,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from sklearn.datasets import load_breast_cancer
-from sklearn.model_selection import train_test_split
 
-from simfl import comparison, partition
+from simfl import comparison, partition, simulation
 from simfl.arrays import AnyArray
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.files import Dataset, read
 from simfl.model import Model, check_target, write_whole
 from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
+from simfl.record import Recorder
 from simfl.schema import Schema
 
 app = typer.Typer(
@@ -33,7 +35,6 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 HOSPITALS = ("north", "east", "south", "west")
-TEST_SHARE = 0.25
 DEMO_SPLITS = 5
 _default, _help = defaults(), descriptions()
 
@@ -46,6 +47,7 @@ Seed = Annotated[
     int, typer.Option(min=0, help="seed of the split into parties, of the held-out rows and of the training")
 ]
 Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the results as JSON too")]
+WithReport = Annotated[bool, typer.Option("--report/--no-report", help="write run.json and report.html")]
 Save = Annotated[Path | None, typer.Option("--save", metavar="MODEL", help="write SimFL's model (.ubj or .json)")]
 
 
@@ -71,6 +73,8 @@ def demo(
     seed: Seed = 0,
     save: Annotated[Path, typer.Option(metavar="MODEL", help="where SimFL's model goes")] = Path("simfl-demo.ubj"),
     json: Json = None,
+    run: Annotated[Path, typer.Option(metavar="RUN", help="the folder for the report")] = Path("runs/demo"),
+    report: WithReport = True,
 ) -> None:
     """Four hospitals with skewed breast cancer data: alone, in turns, with SimFL, and pooled.
 
@@ -80,20 +84,23 @@ def demo(
     stored = load_breast_cancer(as_frame=True)
     data = Dataset(stored.data, stored.target.to_numpy(), Schema.propose(stored.data))
     params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "objective": "binary:logistic"}
-    runs = []
+    began, runs = time.time(), []
     with console.status("training") as status:
         for number in range(DEMO_SPLITS):
-            rows, held_out = _hold_out(data, seed + number, stratify=True)
-            parts = partition.unbalanced(data.y[rows], len(HOSPITALS), theta=0.8, seed=seed + number)
-            parties = _parties(data, rows, dict(zip(HOSPITALS, parts, strict=True)))
+            parts = partition.unbalanced(data.y, len(HOSPITALS), theta=0.8, seed=seed + number)
+            stage = simulation.set_up(data, dict(zip(HOSPITALS, parts, strict=True)), seed + number, stratify=True)
             if number == 0:
-                _introduce(parties)
+                _introduce(stage.parties)
             status.update(f"training: split {number + 1} of {DEMO_SPLITS}")
-            runs.append(comparison.compare(parties, *data.rows(held_out), params, callbacks=[]))
-    results = comparison.mean([results for results, _ in runs])
-    title = f"{trees} trees, {recipe} recipe, {len(held_out)} held-out rows, mean of {DEMO_SPLITS} splits"
+            runs.append((stage, simulation.play(stage, params, callbacks=[])))
+    results = comparison.mean([compared.results for _, compared in runs])
+    n_held_out = len(stage.held_out.y)
+    title = f"{trees} trees, {recipe} recipe, {n_held_out} held-out rows, mean of {DEMO_SPLITS} splits"
     console.print(comparison.table(results, title))
-    _write(results, runs[0][1], json, save)
+    _write(results, runs[0][1].simfl, json, save)
+    if report:
+        note = f"This page shows the first of the {DEMO_SPLITS} splits whose means the terminal shows."
+        _report(*runs[0], run, "Breast cancer data in four skewed hospitals", began, [note])
 
 
 def _introduce(parties: list[Party]) -> None:
@@ -124,6 +131,10 @@ def simulate(
     seed: Seed = 0,
     json: Json = None,
     save: Save = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="the folder for the report (default: runs/ and the file's name)")
+    ] = None,
+    report: WithReport = True,
 ) -> None:
     """Split a file into parties and compare SOLO, TFL, SimFL and ALL-IN on held-out rows.
 
@@ -136,9 +147,12 @@ def simulate(
     for note in data.notes:
         console.print(f"Note: {note}.")
     chosen = _objective(data.y) if objective == "auto" else objective
-    rows, held_out = _hold_out(data, seed, stratify=chosen != "reg:squarederror")
-    members = _parties(data, rows, _split(data, rows, parties or 4, theta, seed))
-    console.print(f"{file.name}: {len(rows)} rows in {len(members)} parties, {len(held_out)} held out, {chosen}")
+    began = time.time()
+    stage = simulation.set_up(
+        data, _split(data, parties or 4, theta, seed), seed, stratify=chosen != "reg:squarederror"
+    )
+    n_rows, n_held_out = sum(len(p.rows.y) for p in stage.parties), len(stage.held_out.y)
+    console.print(f"{file.name}: {n_rows} rows in {len(stage.parties)} parties, {n_held_out} held out, {chosen}")
     params = {
         "n_trees": trees,
         "recipe": recipe,
@@ -147,7 +161,67 @@ def simulate(
         "random_state": seed,
         "objective": chosen,
     }
-    _run(members, data, held_out, params, json, save)
+    home, title = run or Path("runs") / file.stem, f"{file.name} in {len(stage.parties)} parties"
+    callbacks = [Recorder(home, title, simulation.members(stage), _command())] if report else []
+    with console.status("starting") as status:
+        compared = simulation.play(
+            stage, params, watch=lambda method: status.update(f"training: {method}"), callbacks=callbacks
+        )
+    words = f"{params['n_trees']} trees, {params['recipe']} recipe, scores on {n_held_out} held-out rows"
+    console.print(comparison.table(compared.results, words))
+    _write(compared.results, compared.simfl, json, save)
+    if report:
+        _report(stage, compared, home, title, began, data.notes)
+
+
+def _report(
+    stage: simulation.Stage, compared: comparison.Comparison, run: Path, title: str, began: float, notes: list[str]
+) -> None:
+    from simfl import report as reports  # only now: charts take a second to load
+
+    with console.status("writing the report"):
+        found = simulation.record(stage, compared, title=title, command=_command(), began=began)
+        msgspec.structs.replace(found, notes=notes).save(run)
+        path = reports.write(run)
+    console.print(f"Report: {path} (open it in a browser)", soft_wrap=True)
+
+
+def _command() -> str:
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, with its run.json")],
+    show: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
+) -> None:
+    """Write the report of a run: one HTML page that needs no network.
+
+    Example: simfl report runs/demo --open
+    """
+    from simfl import report as reports
+
+    path = reports.write(run)
+    console.print(f"Report: {path}", soft_wrap=True)
+    if show:
+        typer.launch(path.resolve().as_uri())
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, with its run.json")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="where to listen; 0: any free port")] = 8765,
+    show: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
+) -> None:
+    """Show a run in the browser while it goes on. Listens on this machine only; Ctrl-C ends it."""
+    from simfl.watch import serve
+
+    with serve(run, port) as server:
+        address = f"http://localhost:{server.server_address[1]}/"
+        console.print(f"Watching {run} at {address}", soft_wrap=True)
+        if show:
+            typer.launch(address)
+        server.serve_forever()
 
 
 def _check_outputs(json: Path | None, save: Path | None) -> None:
@@ -168,51 +242,19 @@ def _objective(y: AnyArray) -> str:
     return "multi:softprob" if is_text or (n_values <= 50 and np.all(y == np.round(y))) else "reg:squarederror"
 
 
-def _hold_out(data: Dataset, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:
-    n = len(data.y)
-    if n < 8:
-        raise DataError(f"{n} rows are too few: a quarter is held out and the rest is split into parties.")
-    _, counts = np.unique(data.y.astype(str), return_counts=True)
-    labels = data.y.astype(str) if stratify and counts.min() >= 2 and len(counts) <= n * TEST_SHARE else None
-    rows, held_out = train_test_split(np.arange(n), test_size=TEST_SHARE, random_state=seed, stratify=labels)
-    return np.sort(rows), np.sort(held_out)
-
-
-def _split(data: Dataset, rows: AnyArray, n: int, theta: float | None, seed: int) -> dict[str, AnyArray]:
+def _split(data: Dataset, n: int, theta: float | None, seed: int) -> dict[str, AnyArray]:
+    n_rows = len(data.y)
+    if n_rows < 8:
+        raise DataError(f"{n_rows} rows are too few: they are split into parties, and each holds out a quarter.")
     if data.by is not None:
-        return partition.by_column(data.by[rows])
+        return partition.by_column(data.by)
     if theta is not None:
-        if len(np.unique(data.y[rows].astype(str))) != 2:
+        if len(np.unique(data.y.astype(str))) != 2:
             raise ParameterError("--theta skews two classes, and here are more. Use --by COL, or a balanced split.")
-        parts = partition.unbalanced(data.y[rows].astype(str), n, theta, seed)
+        parts = partition.unbalanced(data.y.astype(str), n, theta, seed)
     else:
-        parts = partition.balanced(len(rows), n, seed)
+        parts = partition.balanced(n_rows, n, seed)
     return {f"party {number + 1}": part for number, part in enumerate(parts)}
-
-
-def _parties(data: Dataset, rows: AnyArray, parts: dict[str, AnyArray]) -> list[Party]:
-    return [Party(name, *data.rows(rows[part]), schema=data.schema) for name, part in parts.items()]
-
-
-def _run(
-    parties: list[Party],
-    data: Dataset,
-    held_out: AnyArray,
-    params: dict[str, Any],
-    json: Path | None,
-    save: Path | None,
-) -> None:
-    with console.status("starting") as status:
-        results, model = comparison.compare(
-            parties,
-            *data.rows(held_out),
-            params,
-            watch=lambda method: status.update(f"training: {method}"),
-            callbacks=[],
-        )
-    title = f"{params['n_trees']} trees, {params['recipe']} recipe, scores on {len(held_out)} held-out rows"
-    console.print(comparison.table(results, title))
-    _write(results, model, json, save)
 
 
 def _write(results: list[comparison.Result], model: Model, json: Path | None, save: Path | None) -> None:

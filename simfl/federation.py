@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from simfl import hub
 from simfl import model as models
@@ -135,6 +136,13 @@ def train(
     >>> model.n_trees, (model.predict(X) == y).mean() > 0.95
     (10, np.True_)
     """
+    return train_and_keep(parties, callbacks, params)[0]
+
+
+def train_and_keep(
+    parties: Iterable[Party] | Preparation, callbacks: Sequence[Callback] | None, params: dict[str, Any]
+) -> tuple[Model, Preparation]:
+    """The same, and the preparation that it was trained on."""
     if isinstance(parties, Preparation):
         ready = parties
         _refuse_prepared(params, ready.about.params.recipe)
@@ -148,14 +156,16 @@ def train(
     callbacks = default_callbacks() if callbacks is None else callbacks
     training = hub.train(ready.transport, ready.about, checked, callbacks)
     traffic = ready.transport.traffic.since(before if isinstance(parties, Preparation) else None)
-    return models.build(
+    gain = np.sum(training.gains, axis=0).tolist() if training.gains else None
+    model = models.build(
         training.rounds,
         training.base_score,
         objective=checked.objective,
         n_features=ready.about.n_features,
         schema=ready.about.schema,
-        about={"classes": training.classes, "history": training.history, "traffic": traffic},
+        about={"classes": training.classes, "history": training.history, "traffic": traffic, "gain": gain},
     )
+    return model, ready
 
 
 def _refuse_prepared(params: dict[str, Any], recipe: str) -> None:

@@ -27,7 +27,7 @@ from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.schema import Column, Expansion, Schema, agree
 from simfl.training.losses import LOSSES
-from simfl.training.pruning import prune
+from simfl.training.pruning import gain_of_features, prune
 from simfl.training.schedule import TURNS
 from simfl.training.trees import Tree, valued
 from simfl.transport.base import Transport
@@ -223,6 +223,7 @@ class Training:
     base_score: Doubles
     rounds: list[list[Tree]] = field(default_factory=list)
     history: list[TreeRecord] = field(default_factory=list)
+    gains: list[Doubles] = field(default_factory=list)  # per round and feature: what its splits gained for all parties
     best_round: int | None = None
 
 
@@ -287,8 +288,8 @@ def _grow_all(transport: Transport, training: Training, exponents: _Exponents, w
             previous = []
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
-        trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features)
-        watch.built(names, trees)
+        trees, previous, gains = _value(transport, grown, number, params, exponents, prepared.n_features)
+        watch.built(names, trees, gains)
     finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
     if previous:
         watch.scored([reply.scores for reply in finished.values()])
@@ -441,8 +442,8 @@ def _value(
     params: TrainParams,
     exponents: _Exponents,
     n_features: int,
-) -> tuple[list[Tree], list[msg.AdoptedTree]]:
-    """The finished trees, and what the parties have to be told of them."""
+) -> tuple[list[Tree], list[msg.AdoptedTree], Doubles | None]:
+    """The finished trees, what the parties are told of them, and what each feature gained where that is known."""
     structures = [structure for reply in grown for structure in reply.trees]
     trees = [msg.tree_from_message(structure, n_features) for structure in structures]
     step = shared_step(params.learning_rate, len(grown))
@@ -451,20 +452,21 @@ def _value(
         values = [step * msg.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
         valued_trees = [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)]
         adopted = [msg.AdoptedTree(values=msg.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
-        return valued_trees, adopted
+        return valued_trees, adopted, None
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
     question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf)
     replies = {
         party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
     }
-    finished, adopted = [], []
+    finished, adopted, gains = [], [], np.zeros(n_features)
     for i, tree in enumerate(trees):
         G = _leaf_total([r.gradients[i] for r in replies.values()], tree.n_leaves, exponents.leaf[0])
         H = _leaf_total([r.hessians[i] for r in replies.values()], tree.n_leaves, exponents.leaf[1])
         final, leaf_values = prune(tree, G, H, params) if params.extra_depth else valued(tree, G, H, params)
+        gains += gain_of_features(tree, final, G, H, params, n_features)
         finished.append(final)
         adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
-    return finished, adopted
+    return finished, adopted, gains
 
 
 def shared_step(learning_rate: float, n_builders: int) -> np.float32:
@@ -498,10 +500,12 @@ class _Watch:
         for callback in callbacks:
             callback.before_training(training.prepared.parties, training.params)
 
-    def built(self, builders: list[str], trees: list[Tree]) -> None:
+    def built(self, builders: list[str], trees: list[Tree], gains: Doubles | None) -> None:
         """A round's trees are finished; their scores come with the next replies."""
         self.builder = ", ".join(builders)
         self.training.rounds.append(trees)
+        if gains is not None:
+            self.training.gains.append(gains)
 
     def scored(self, scores: Sequence[msg.Scores]) -> bool:
         """The scores of the last trees came in. True: stop now."""
@@ -546,6 +550,7 @@ class _Watch:
         """The training, cut back to its best round where early stopping watched."""
         if self.training.best_round is not None:
             del self.training.rounds[self.training.best_round + 1 :]
+            del self.training.gains[self.training.best_round + 1 :]
         return self.training
 
 

@@ -18,11 +18,12 @@ import numpy as np
 import pandas as pd
 import xgboost as xgb
 
-from simfl.arrays import AnyArray, Doubles
+from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
-from simfl.data import as_table
+from simfl.data import as_labels, as_table, class_numbers
 from simfl.errors import DataError, FileError
 from simfl.schema import Column, Schema, xgboost_types
+from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import LEAF, Tree
 
 _NO_PARENT = 2147483647
@@ -36,6 +37,7 @@ class _About(msgspec.Struct, kw_only=True):
     history: list[TreeRecord]
     traffic: dict[str, dict[str, dict[str, int]]]
     schema: Schema | None = None
+    gain: list[float] | None = None  # per feature, where the sums of all parties were known
 
 
 class Model:
@@ -68,6 +70,15 @@ class Model:
     def n_bytes(self) -> int:
         """All bytes that were sent for it, both ways."""
         return sum(n for party in self.traffic.values() for way in party.values() for n in way.values())
+
+    @property
+    def gain(self) -> dict[str, float] | None:
+        """What the splits of each feature gained for all parties together; None where only the builder knew.
+
+        XGBoost's own importance by gain is not defined for these models: single nodes keep no statistics.
+        """
+        names = self.feature_names or [f"f{i}" for i in range(self.booster.num_features())]
+        return None if self._about.gain is None else dict(zip(names, self._about.gain, strict=True))
 
     @property
     def feature_names(self) -> list[str] | None:
@@ -108,6 +119,30 @@ class Model:
             raise DataError(f"The table has {table.shape[1]} columns, the model {self.booster.num_features()}.")
         return xgb.DMatrix(table, feature_names=self.feature_names, **xgboost_types(self.schema))
 
+    def adjusted(self, X: Any, y: Any) -> Model:
+        """The same trees with a start value that fits these rows: a party's own share of outcomes, or its own mean.
+
+        Where an outcome is more common at one party than at the others, the shared model is off by about a constant
+        there. One number per output, found from the party's own rows, mends it; nothing leaves the party for that.
+        """
+        margin = np.asarray(self.margins(X), dtype=np.float32).reshape(len(np.asarray(y)), -1)
+        labels = as_labels(y, len(margin), "The table")
+        numbers = (
+            labels.astype(np.float32)
+            if self.classes is None
+            else class_numbers(labels, self.classes.tolist(), "The table")
+        )
+        document = json.loads(self.booster.save_raw("json"))
+        learner = document["learner"]
+        loss = LOSSES[learner["objective"]["name"]]
+        old = np.array(json.loads(learner["learner_model_param"]["base_score"]), dtype=np.float64).reshape(-1)
+        new = loss.margin(np.broadcast_to(old, (margin.shape[1],))) + _shift(loss, margin, numbers)
+        scores = 1 / (1 + np.exp(-new)) if learner["objective"]["name"] == "binary:logistic" else new
+        learner["learner_model_param"]["base_score"] = json.dumps(scores.astype(np.float32).astype(float).tolist())
+        booster = xgb.Booster()
+        booster.load_model(bytearray(json.dumps(document).encode()))
+        return Model(booster, self._about)
+
     def save(self, path: str | os.PathLike[str], *, history: bool = True) -> None:
         """Write the model; the ending .json or .ubj decides the format, as in XGBoost.
 
@@ -116,9 +151,23 @@ class Model:
         target = check_target(path)
         booster = self.booster
         if not history:
-            about = _About(classes=self._about.classes, history=[], traffic={}, schema=self.schema)
+            about = _About(
+                classes=self._about.classes, history=[], traffic={}, schema=self.schema, gain=self._about.gain
+            )
             booster = Model(booster.copy(), about).booster
         write_whole(target, bytes(booster.save_raw(target.suffix[1:])))
+
+
+def _shift(loss: Loss, margin: Floats, y: Floats) -> Doubles:
+    """What to add to the margins of every output so that the gradients of these rows add up to nothing.
+
+    Newton's method; one row's worth of doubt keeps the shift finite where a class does not occur.
+    """
+    shift = np.zeros(margin.shape[1])
+    for _ in range(50):
+        g, h = loss.gradients(margin + shift.astype(np.float32), y, None)
+        shift -= (g.sum(axis=0, dtype=np.float64) + shift) / (h.sum(axis=0, dtype=np.float64) + 1)
+    return shift
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -202,7 +251,10 @@ def adopt(
     booster: xgb.Booster, classes: list[Any] | None, history: list[TreeRecord], schema: Schema | None = None
 ) -> Model:
     """A model of a booster that XGBoost trained by itself."""
-    return Model(booster, _About(classes=classes, history=history, traffic={}, schema=schema))
+    scores: dict[str, Any] = booster.get_score(importance_type="total_gain")
+    names = booster.feature_names or [f"f{i}" for i in range(booster.num_features())]
+    gain = [float(scores.get(name, 0.0)) for name in names]
+    return Model(booster, _About(classes=classes, history=history, traffic={}, schema=schema, gain=gain))
 
 
 def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, schema: Schema) -> dict[str, Any]:

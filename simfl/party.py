@@ -307,6 +307,12 @@ class Party:
         uses = max(most_uses(rows, self._n_rows[other]) for other, rows in similar.items())
         return msg.Matched(equal_hashes=equal, most_uses=uses)
 
+    def found_by(self) -> dict[str, AnyArray]:
+        """Per other party: how often each of its rows is among this party's similar rows."""
+        return {
+            other: np.bincount(rows.ravel(), minlength=self._n_rows[other]) for other, rows in self._similar.items()
+        }
+
     def keep(self, path: Path) -> None:
         """Write what stage 1 found, for later trainings. Holds row ids, no rows."""
         arrays: dict[str, AnyArray] = {

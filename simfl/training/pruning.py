@@ -46,6 +46,18 @@ def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:
     return sums
 
 
+def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: TrainParams, n_features: int) -> Doubles:
+    """What the splits of each feature gained for all parties together. `kept` is `tree` after the pruning."""
+    own = score(node_sums(tree, G), node_sums(tree, H), params)
+    old = np.zeros(len(kept.feature), dtype=np.int64)  # where each node stood before
+    gains = np.zeros(n_features)
+    for node in np.flatnonzero(kept.feature != LEAF):
+        before = tree.left[old[node]]
+        old[kept.left[node]], old[kept.left[node] + 1] = before, before + 1
+        gains[kept.feature[node]] += own[before] + own[before + 1] - own[old[node]]
+    return gains
+
+
 def score(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
     """Twice the loss that the node's best value takes away, as XGBoost reckons."""
     w = weight(G, H, params)
