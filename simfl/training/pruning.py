@@ -48,13 +48,8 @@ def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:
 
 def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: TrainParams, n_features: int) -> Doubles:
     """What the splits of each feature gained for all parties together. `kept` is `tree` after the pruning."""
-    own = score(node_sums(tree, G), node_sums(tree, H), params)
-    old = np.zeros(len(kept.feature), dtype=np.int64)  # where each node stood before
     gains = np.zeros(n_features)
-    for node in np.flatnonzero(kept.feature != LEAF):
-        before = tree.left[old[node]]
-        old[kept.left[node]], old[kept.left[node] + 1] = before, before + 1
-        gains[kept.feature[node]] += own[before] + own[before + 1] - own[old[node]]
+    _add_gains(tree.left, kept.left, kept.feature, score(node_sums(tree, G), node_sums(tree, H), params), gains)
     return gains
 
 
@@ -87,6 +82,16 @@ def _add_up(left, sums):  # type: ignore[no-untyped-def]
     for node in range(len(left) - 1, -1, -1):
         if left[node] != LEAF:
             sums[node] = sums[left[node]] + sums[left[node] + 1]
+
+
+@njit(nogil=True, cache=True)
+def _add_gains(left_before, left, feature, own, gains):  # type: ignore[no-untyped-def]
+    before = np.zeros(len(left), np.int64)  # where each node stood before the pruning
+    for node in range(len(left)):
+        if left[node] != LEAF:
+            child = left_before[before[node]]
+            before[left[node]], before[left[node] + 1] = child, child + 1
+            gains[feature[node]] += own[child] + own[child + 1] - own[before[node]]
 
 
 @njit(nogil=True, cache=True)
