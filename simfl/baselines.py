@@ -21,7 +21,7 @@ from simfl.callbacks import Callback, TreeRecord
 from simfl.data import class_numbers
 from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import TrainParams, cores, prepare_params, split, train_params
+from simfl.params import TrainParams, cores, prepare_params, split, train_params, with_numbers
 from simfl.party import Party, Rows
 from simfl.schema import xgboost_types
 from simfl.training.trees import threads_for, xgboost_params
@@ -60,6 +60,7 @@ def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[list[Party]
 def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: dict[str, Any]) -> Model:
     """XGBoost's own model on the rows of these parties together."""
     checked = train_params(**split(params)[1])
+    checked = with_numbers(checked, members[0].columns, members[0].rows.X.shape[1])
     pooled = pool([member.training_rows for member in members])
     threads = threads_for(pooled.X, checked.n_jobs or cores())
     schema = members[0].schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 import time
@@ -13,14 +14,16 @@ import msgspec
 import numpy as np
 import typer
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.markup import escape
 from sklearn.datasets import load_breast_cancer
 
 from simfl import comparison, partition, simulation
 from simfl.arrays import AnyArray
+from simfl.callbacks import logger
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
-from simfl.files import Dataset, read
-from simfl.model import Model, check_target, write_whole
+from simfl.files import Dataset, predictions, read, read_frame, write_frame
+from simfl.model import Model, check_target, load, write_whole
 from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
 from simfl.record import Recorder
@@ -62,8 +65,12 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show what the logger 'simfl' tells")] = False,
 ) -> None:
     """Gradient-boosted trees across organisations that cannot pool their rows."""
+    if verbose:
+        logger.addHandler(RichHandler(console=errors, show_path=False))
+        logger.setLevel(logging.INFO)
 
 
 @app.command()
@@ -222,6 +229,38 @@ def watch(
         if show:
             typer.launch(address)
         server.serve_forever()
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="a model that SimFL has saved")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a CSV or Parquet file with the model's columns")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="a CSV or Parquet file for the predictions; else the terminal")
+    ] = None,
+) -> None:
+    """Predict the rows of a file: the prediction and, for classes, the probability of each.
+
+    Example: simfl predict model.ubj patients.csv --out predictions.csv
+    """
+    found = predictions(load(model), read_frame(file))
+    if out is None:
+        typer.echo(found.to_csv(index=False), nl=False)
+        return
+    write_frame(found, out)
+    console.print(f"{len(found)} predictions: {out}", soft_wrap=True)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="a model that SimFL has saved")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="the file to write, ending in .onnx")],
+) -> None:
+    """Write a model for ONNX runtimes. Needs simfl[onnx]."""
+    from simfl.integrations import to_onnx
+
+    to_onnx(load(model), out)
+    console.print(f"ONNX: {out}", soft_wrap=True)
 
 
 def _check_outputs(json: Path | None, save: Path | None) -> None:

@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
 )
 
 from simfl.arrays import AnyArray
+from simfl.callbacks import default_callbacks
 from simfl.errors import DataError
 from simfl.federation import train
 from simfl.model import Model
@@ -66,7 +67,8 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
             members.append(Party(name, X[rows], y[rows], sample_weight=weight[rows], columns=names))
             if self.schema_ is not None:
                 members[-1].schema = self.schema_  # the rows have been read through it
-        self.model_ = train(members, callbacks=[], objective=objective, **self.get_params())
+        callbacks = default_callbacks(self.get_params()["verbose"] or 0)
+        self.model_ = train(members, callbacks=callbacks, objective=objective, **self.get_params())
         return self
 
     def _check_fit(self, X: Any, y: Any, **numeric: bool) -> tuple[Any, AnyArray]:

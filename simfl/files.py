@@ -6,6 +6,7 @@ For trying SimFL out on one file that is then split into parties, and for predic
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from sklearn.datasets import load_svmlight_file
 
 from simfl.arrays import AnyArray
 from simfl.errors import DataError, FileError
+from simfl.model import Model, write_whole
 from simfl.schema import Schema
 
 
@@ -60,6 +62,24 @@ def read_frame(path: Path) -> pd.DataFrame:
     with _reading(path):
         frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, sep=_separator(path))
     return frame.rename(columns=str)
+
+
+def predictions(model: Model, frame: pd.DataFrame) -> pd.DataFrame:
+    """The prediction of every row and, for classes, the probability of each."""
+    found = {"prediction": model.predict(frame)}
+    if model.classes is not None:
+        p = model.predict_proba(frame)
+        found |= {f"probability of {label}": p[:, place] for place, label in enumerate(model.classes.tolist())}
+    return pd.DataFrame(found)
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a CSV or Parquet file, by its ending."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise FileError(f"The file for the predictions must end in .csv or .parquet, not {path.name!r}.")
+    buffer = io.BytesIO()
+    frame.to_csv(buffer, index=False) if path.suffix == ".csv" else frame.to_parquet(buffer)
+    write_whole(path, buffer.getvalue())
 
 
 def _find(path: Path) -> str:

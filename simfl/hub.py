@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -18,16 +18,16 @@ import numpy as np
 
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
-from simfl.callbacks import Callback, TreeRecord
+from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.errors import DataError, ParameterError, ProtocolError
-from simfl.params import PrepareParams, TrainParams
+from simfl.params import PrepareParams, TrainParams, with_numbers
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.schema import Column, Expansion, Schema, agree
 from simfl.training.losses import LOSSES
-from simfl.training.pruning import gain_of_features, prune
+from simfl.training.pruning import gain_of_features, keep_all, prune
 from simfl.training.schedule import TURNS
 from simfl.training.trees import Tree, valued
 from simfl.transport.base import Transport
@@ -62,6 +62,7 @@ def prepare(transport: Transport, params: PrepareParams) -> Prepared:
     hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": None, "equal_hashes": {}, "most_uses": {}}
     if len(described) > 1 and params.n_neighbors:
         hashing = _find_similar_rows(transport, params, seed, described)
+    logger.info("Stage 1 is done: %d parties, %d hash values per row", len(described), hashing["n_hashes"])
     return Prepared(
         parties=list(described),
         n_rows=[d.n_rows for d in described.values()],
@@ -213,6 +214,17 @@ def _match(
 # --- stage 2 ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """A finished model that a training goes on from."""
+
+    objective: str
+    classes: list[Any] | None
+    base_score: Doubles
+    rounds: list[list[Tree]]
+    schema: Schema | None
+
+
 @dataclass
 class Training:
     """What a training leaves behind: the trees and how they came about."""
@@ -252,16 +264,25 @@ class _Exponents:
 
 
 def train(
-    transport: Transport, prepared: Prepared, params: TrainParams, callbacks: Sequence[Callback] = ()
+    transport: Transport,
+    prepared: Prepared,
+    params: TrainParams,
+    callbacks: Sequence[Callback] = (),
+    earlier: Earlier | None = None,
 ) -> Training:
-    """Stage 2: grow the trees, one after the other."""
+    """Stage 2: grow the trees, one after the other, from nothing or from an earlier model on."""
     _check_early_stopping(prepared, params)
+    params = with_numbers(params, prepared.schema.names if prepared.schema else None, prepared.n_features)
+    _check_constraints(prepared, params)
+    logger.info(
+        "Training begins: %d trees over %d parties, %s", params.n_trees, len(prepared.parties), params.objective
+    )
     seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
     if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
         params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
     if not prepared.most_uses:  # no similar rows, none to be found anew
         params = msgspec.structs.replace(params, rematch=0)
-    training, exponents = _start(transport, prepared, params, seed)
+    training, exponents = _start(transport, prepared, params, seed, earlier)
     watch = _Watch(training, transport, callbacks)
     try:
         _grow_all(transport, training, exponents, watch, seed)
@@ -303,8 +324,32 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
         )
 
 
-def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
+def _check_constraints(prepared: Prepared, params: TrainParams) -> None:
+    columns = prepared.schema.columns if prepared.schema else ()
+    wrong = [c.name for c, s in zip(columns, params.monotone_constraints or [], strict=False) if s and c.levels]
+    if wrong:
+        raise ParameterError(f"monotone_constraints cannot bind categories: {wrong} have no order.")
+
+
+def _check_earlier(earlier: Earlier, prepared: Prepared, params: TrainParams, classes: list[Any] | None) -> None:
+    if earlier.objective != params.objective:
+        raise ParameterError(f"init_model was trained with {earlier.objective!r}, not {params.objective!r}.")
+    if earlier.schema != prepared.schema:
+        raise DataError(
+            "The parties do not have the columns and levels of init_model. Give every party schema=model.schema."
+        )
+    strange = [c for c in classes or [] if c not in (earlier.classes or [])]
+    if strange:
+        raise DataError(f"init_model does not know these classes: {strange}.")
+
+
+def _start(
+    transport: Transport, prepared: Prepared, params: TrainParams, seed: int, earlier: Earlier | None
+) -> tuple[Training, _Exponents]:
     classes, base_score = labels(transport, params)
+    if earlier is not None:
+        _check_earlier(earlier, prepared, params, classes)
+        classes, base_score = earlier.classes, earlier.base_score
     loss = LOSSES[params.objective]
     question = msg.Start(
         params=params,
@@ -312,10 +357,15 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
         classes=classes,
         base_margin=loss.margin(base_score).tolist(),
         remember=prepared.n_hashes if params.rematch else 0,
+        earlier=[_finished(tree) for trees in earlier.rounds for tree in trees] if earlier else [],
     )
     exponents = _Exponents(_ask_all(transport, question, msg.Started))
     exponents.matched(prepared.most_uses)
     return Training(prepared, params, classes, base_score), exponents
+
+
+def _finished(tree: Tree) -> msg.AdoptedTree:
+    return msg.AdoptedTree(values=msg.pack(tree.value[tree.leaves]), structure=msg.tree_to_message(tree))
 
 
 def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
@@ -462,11 +512,18 @@ def _value(
     for i, tree in enumerate(trees):
         G = _leaf_total([r.gradients[i] for r in replies.values()], tree.n_leaves, exponents.leaf[0])
         H = _leaf_total([r.hessians[i] for r in replies.values()], tree.n_leaves, exponents.leaf[1])
-        final, leaf_values = prune(tree, G, H, params) if params.extra_depth else valued(tree, G, H, params)
+        final, leaf_values = _leaf_values(params)(tree, G, H, params)
         gains += gain_of_features(tree, final, G, H, params, n_features)
         finished.append(final)
         adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
     return finished, adopted, gains
+
+
+def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
+    """How the recipe turns the sums of all parties into leaf values."""
+    if params.extra_depth:
+        return prune
+    return keep_all if params.monotone_constraints else valued
 
 
 def shared_step(learning_rate: float, n_builders: int) -> np.float32:

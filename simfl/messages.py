@@ -187,6 +187,7 @@ class Start(Message, frozen=True, kw_only=True):
     classes: list[ClassLabel] | None
     base_margin: list[float]
     remember: int  # of how many last trees the leaves are to be kept, for a rematch
+    earlier: list[AdoptedTree] = []  # the trees of an earlier model that this training goes on from
 
 
 class Started(Message, frozen=True, kw_only=True):

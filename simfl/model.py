@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from simfl.data import as_labels, as_table, class_numbers
 from simfl.errors import DataError, FileError
 from simfl.schema import Column, Schema, xgboost_types
 from simfl.training.losses import LOSSES, Loss
-from simfl.training.trees import LEAF, Tree
+from simfl.training.trees import LEAF, Tree, all_trees
 
 _NO_PARENT = 2147483647
 ATTRIBUTE = "simfl"
@@ -245,6 +246,22 @@ def build(
     booster.feature_names = schema.names if schema else None
     booster.feature_types = schema.feature_types if schema and schema.has_categories else None
     return Model(booster, described)
+
+
+def dissect(model: Model) -> dict[str, Any]:
+    """What a training needs to go on from a model: its objective, classes, start value, trees by round and schema."""
+    learner = json.loads(model.booster.save_raw("json"))["learner"]
+    classes = None if model.classes is None else model.classes.tolist()
+    n_outputs = len(classes or []) if learner["objective"]["name"] == "multi:softprob" else 1
+    start = np.array(json.loads(learner["learner_model_param"]["base_score"]), dtype=np.float64).reshape(-1)
+    bounds, trees = learner["gradient_booster"]["model"]["iteration_indptr"], all_trees(model.booster)
+    return {
+        "objective": learner["objective"]["name"],
+        "classes": classes,
+        "base_score": np.broadcast_to(start, (n_outputs,)),
+        "rounds": [trees[a:b] for a, b in pairwise(bounds)],
+        "schema": model.schema,
+    }
 
 
 def adopt(

@@ -389,6 +389,9 @@ class Party:
         self._run = Run(
             message.params, message.seed, loss, train, held_out, self._similar, deque(maxlen=message.remember)
         )
+        n_outputs = len(message.base_margin)
+        for first in range(0, len(message.earlier), n_outputs):
+            self._adopt(self._run, message.earlier[first : first + n_outputs])
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self.training_rows.weight is None else float(self.training_rows.weight.max())
         total = self.training_rows.total_weight

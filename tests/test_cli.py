@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import subprocess
@@ -5,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import xgboost as xgb
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_diabetes, load_iris
@@ -251,3 +253,22 @@ def test_a_simulation_ends_with_a_report_that_can_be_made_again(run, folder, cap
 def test_a_report_of_nothing_is_told(run, capsys):
     assert run("report", "runs/nowhere") == 1
     assert "There is no run at runs/nowhere" in capsys.readouterr().err
+
+
+def test_the_rows_of_a_file_are_predicted(run, folder, capsys):
+    words = ("--label", "ill", "--parties", 2, "--trees", 3, "--save", "m.ubj")
+    assert run("simulate", folder / "data.csv", *words) == 0
+    capsys.readouterr()
+    assert run("predict", "m.ubj", folder / "data.csv") == 0
+    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    model = simfl.load("m.ubj")
+    frame = pd.read_csv(folder / "data.csv")
+    assert printed["prediction"].tolist() == model.predict(frame).tolist()
+    np.testing.assert_allclose(printed["probability of 1"], model.predict_proba(frame)[:, 1], rtol=1e-6)
+    assert run("predict", "m.ubj", folder / "data.parquet", "--out", "p.parquet") == 0
+    pd.testing.assert_frame_equal(pd.read_parquet("p.parquet"), printed, check_dtype=False)
+    assert run("predict", "m.ubj", folder / "iris.csv") == 1
+    assert "lacks columns" in capsys.readouterr().err
+    assert run("predict", "m.ubj", folder / "data.csv", "--out", "p.txt") == 1
+    assert run("export", "m.ubj", "m.onnx") == 1
+    assert "categories (site)" in capsys.readouterr().err

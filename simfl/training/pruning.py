@@ -14,7 +14,7 @@ from numba import njit
 
 from simfl.arrays import Doubles, Floats, Mask
 from simfl.params import TrainParams
-from simfl.training.trees import LEAF, Tree, children, weight
+from simfl.training.trees import LEAF, Tree, bounded, children, weight
 
 
 def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
@@ -26,10 +26,17 @@ def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree
     own = score(node_G, node_H, params)
     kept = _splits_that_pay(tree.left, own, node_H, params.gamma, params.min_child_weight)
     _take_back_weakest(tree.left, kept, own, most_leaves(params))
-    value = (params.learning_rate * weight(node_G, node_H, params)).astype(np.float32)
+    value = (params.learning_rate * bounded(tree, kept, weight(node_G, node_H, params), params)).astype(np.float32)
     end = _where_rows_end(tree.left, kept)
     stays = end == np.arange(len(end))
     return _without(tree, kept, stays, value), value[end[tree.leaves]]
+
+
+def keep_all(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
+    """The tree as it was grown, with leaf values from the sums of all parties, within the constraints on columns."""
+    weights = bounded(tree, tree.feature != LEAF, weight(node_sums(tree, G), node_sums(tree, H), params), params)
+    values = (params.learning_rate * weights[tree.leaves]).astype(np.float32)
+    return tree.with_leaf_values(values), values
 
 
 def most_leaves(params: TrainParams) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import xgboost as xgb
+from numba import njit
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Mask, Table
@@ -109,7 +110,11 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
         "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
-    fixed = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
+    fixed: dict[str, Any] = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
+    if params.monotone_constraints is not None:
+        fixed["monotone_constraints"] = str(tuple(params.monotone_constraints))
+    if params.interaction_constraints is not None:
+        fixed["interaction_constraints"] = str([list(group) for group in params.interaction_constraints])
     return {name: getattr(params, name) for name in names.split()} | fixed | {"seed": seed, "nthread": threads}
 
 
@@ -162,7 +167,15 @@ _decoder = msgspec.json.Decoder(_Saved)
 
 def from_booster(booster: xgb.Booster) -> Tree:
     """The tree of a booster that has one, in breadth-first order and without its statistics."""
-    saved = _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[0]
+    return _tree(_decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[0])
+
+
+def all_trees(booster: xgb.Booster) -> list[Tree]:
+    """All trees of a booster."""
+    return [_tree(saved) for saved in _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees]
+
+
+def _tree(saved: _SavedTree) -> Tree:
     order = [0]
     for node in order:  # the list grows while it is read: breadth first
         if saved.left_children[node] >= 0:
@@ -210,3 +223,36 @@ def valued(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tre
     """The tree with the leaf values that the sums over all parties ask for, and these values."""
     values = (params.learning_rate * weight(G, H, params)).astype(np.float32)
     return tree.with_leaf_values(values), values
+
+
+def bounded(tree: Tree, kept: Mask, weights: Doubles, params: TrainParams) -> Doubles:
+    """The weights of all nodes, so that no constraint on a column is broken.
+
+    The builder has kept the constraints for its own sums; the sums of all parties ask for other values. As XGBoost
+    does, the middle between two children becomes a bound for all that hangs on them.
+    """
+    if not params.monotone_constraints:
+        return weights
+    weights, signs = weights.copy(), np.array(params.monotone_constraints, dtype=np.int8)
+    _keep_bounds(tree.left, tree.feature, kept, signs, weights)
+    return weights
+
+
+@njit(nogil=True, cache=True)
+def _keep_bounds(left, feature, kept, signs, weights):  # type: ignore[no-untyped-def]
+    low, high = np.full(len(left), -np.inf), np.full(len(left), np.inf)
+    for node in range(len(left)):
+        weights[node] = min(max(weights[node], low[node]), high[node])
+        if kept[node]:
+            a, b = left[node], left[node] + 1
+            low[a] = low[b] = low[node]
+            high[a] = high[b] = high[node]
+            sign = signs[feature[node]]
+            if sign != 0:
+                of_a = min(max(weights[a], low[a]), high[a])
+                of_b = min(max(weights[b], low[b]), high[b])
+                middle = (of_a + of_b) / 2
+                if sign > 0:
+                    high[a] = low[b] = middle
+                else:
+                    low[a] = high[b] = middle
