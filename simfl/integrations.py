@@ -104,8 +104,8 @@ def _start_in_leaves(model: Model) -> xgb.Booster:
 def to_onnx(model: Model, path: str | os.PathLike[str]) -> Path:
     """Write the model for ONNX runtimes: one input `X` of float32 rows. Needs `simfl[onnx]`.
 
-    The outputs are the place of the class among `model.classes` and the probabilities of all, or a regression's number. ONNX has no splits by
-    the levels of a category, so models with such splits are refused.
+    The outputs are the place of the class among `model.classes` and the probabilities of all, or a regression's number.
+    ONNX has no splits by the levels of a category, so models with such splits are refused.
     """
     if model.schema is not None and model.schema.has_categories:
         names = [column.name for column in model.schema.columns if column.kind == "category"]
