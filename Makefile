@@ -1,5 +1,6 @@
 # make demo    install into .venv and run the demonstration
-# make test    lint, types, import contracts, tests
+# make test    lint, types, import contracts, tests, documentation
+# make docs    the documentation, into build/site
 # make accuracy   the accuracy table and picture of docs/recipes.md (under an hour on two cores; needs SIMFL_DATA)
 # make bench   the speed of the search, of stage 1 and of stage 2
 # make lock    renew requirements.lock from pyproject.toml
@@ -8,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test accuracy bench lock clean
+.PHONY: demo test docs accuracy bench lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/simfl demo
@@ -18,7 +19,12 @@ test: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal simfl tests
+	$(BIN)/pytest -q README.md docs
+	$(BIN)/mkdocs build --strict --quiet
+
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict --quiet
 
 accuracy: $(INSTALLED)
 	$(BIN)/python -m benchmarks.accuracy --plot docs/gain.png
@@ -40,7 +46,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 
 lock:
 	$(PYTHON) -m pip install --quiet uv
-	$(PYTHON) -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --quiet \
+	$(PYTHON) -m uv pip compile pyproject.toml --extra dev --extra docs --extra onnx --extra tensorboard --extra mlflow --universal --python-version 3.11 --upgrade --quiet \
 	  --generate-hashes --no-emit-package nvidia-nccl-cu12 --no-emit-package nvidia-nccl-cu13 \
 	  --no-header --no-annotate -o requirements.lock
 
