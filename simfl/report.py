@@ -251,7 +251,7 @@ def _gains(record: RunRecord) -> Figure | None:
         (heading, _gain_chart(gains))
         for heading, gains in (
             ("on held-out rows of all parties", on_all),
-            ("on the party's own held-out rows, model adjusted to it", on_own),
+            ("on its own held-out rows, model adjusted", on_own),
         )
         if gains
     ]
@@ -302,7 +302,7 @@ def _scores(record: RunRecord) -> Figure | None:
         + [f"{value[m, p, name]:.4f}" if (m, p, name) in value else "-" for name in metrics]
         for m, p in models
     ]
-    words = "Every method on the same held-out rows of all parties. Lower is better, but for AUC higher is."
+    words = "Every method on the same held-out rows of all parties. Lower is better; for AUC, higher."
     head = ["method", "trained on rows of", *(METRIC_WORDS[m] for m in metrics)]
     return Figure("scores", "All methods compared", words, [], Table(head, rows, 2), is_open=True)
 
