@@ -1,7 +1,8 @@
-"""The command line: `simfl demo` and `simfl simulate`."""
+"""The command line: thin doors onto the library."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ from sklearn.model_selection import train_test_split
 
 from simfl import comparison, partition
 from simfl.arrays import AnyArray
+from simfl.callbacks import TreeLines
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.files import Dataset, read
 from simfl.model import Model, check_target, write_whole
@@ -220,6 +222,111 @@ def _write(results: list[comparison.Result], model: Model, json: Path | None, sa
     if json is not None:
         write_whole(json, msgspec.json.format(msgspec.json.encode({"results": results})) + b"\n")
         console.print(f"Results: {json}")
+
+
+# --- across machines -------------------------------------------------------------------------------------------------
+
+hub_app = typer.Typer(help="The hub: one process that all parties connect to.", no_args_is_help=True)
+party_app = typer.Typer(help="A party: the process beside your data.", no_args_is_help=True)
+app.add_typer(hub_app, name="hub")
+app.add_typer(party_app, name="party")
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="the study file, shared by all parties")]
+
+
+def _consortium() -> Any:
+    """What needs NVIDIA FLARE is loaded only when it is used."""
+    logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; its own processes have their log files
+    from simfl import consortium
+
+    return consortium
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where to")] = Path()) -> None:
+    """Write an example study.toml and party.toml, with comments. Edit them; then: simfl check."""
+    for path in _consortium().init(folder):
+        console.print(f"Written: {path}")
+
+
+@app.command()
+def check(
+    study: StudyFile = Path("study.toml"),
+    party: Annotated[Path, typer.Argument(metavar="PARTY", help="your own party file")] = Path("party.toml"),
+) -> None:
+    """At a party: does my file fit the study, and what will leave this house? Sends nothing."""
+    found = _consortium().check(study, party)
+    console.print(f"The table fits the study: {found.rows} rows, {found.columns} columns after encoding.")
+    if found.classes:
+        console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")
+    for note in found.notes:
+        console.print(f"Note: {note}.")
+    console.print("What will leave, by kind of message (simfl/messages.py has every field):")
+    for kind, told in found.leaves:
+        console.print(f"  {kind:<15} {told}", highlight=False)
+
+
+@app.command()
+def provision(
+    study: StudyFile = Path("study.toml"),
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="where to; default: kits beside the study")] = None,
+    renew: Annotated[
+        list[str], typer.Option(metavar="NAME", help="make a new key and certificate for this party (or hub)")
+    ] = [],  # noqa: B006 - typer takes a list
+) -> None:
+    """Write the kits: a private key and a certificate for the hub, the submitter and every party.
+
+    Run it again after adding a party to the study: the others' kits stay valid. Keep the folder .authority to yourself:
+    whoever has it can let anybody in.
+    """
+    kits = _consortium().provision(study, out or study.resolve().parent / "kits", tuple(renew))
+    for name, kit in kits.items():
+        whose = {"hub": "for the hub's machine", "submitter": "for whoever starts trainings"}.get(
+            name, "for this party"
+        )
+        console.print(f"{kit}  {whose}", highlight=False, soft_wrap=True)
+
+
+@hub_app.command("start")
+def hub_start(kit: Annotated[Path, typer.Argument(metavar="KIT", help="the hub's kit")] = Path("kits/hub")) -> None:
+    """Run the hub here, until Ctrl-C. It must be reachable at the study's host and port."""
+    console.print(f"The hub runs from {kit}; its log is {kit / 'log.txt'}. Ctrl-C stops it.", soft_wrap=True)
+    raise typer.Exit(_consortium().run_hub(kit))
+
+
+@party_app.command("start")
+def party_start(
+    party: Annotated[Path, typer.Argument(metavar="PARTY", help="your party file")] = Path("party.toml"),
+) -> None:
+    """Run a party here, until Ctrl-C. It connects to the hub and waits for trainings."""
+    console.print(f"The party of {party} runs. Ctrl-C stops it.", soft_wrap=True)
+    raise typer.Exit(_consortium().run_party(party))
+
+
+@app.command()
+def train(
+    study: StudyFile = Path("study.toml"),
+    local_processes: Annotated[
+        bool, typer.Option("--local-processes", help="start a hub and all parties on this machine, to try it out")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the study's last training")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="the run folder; default: runs/<study>-<time>"),
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(metavar="KIT", help="the submitter's kit; default: kits/submitter beside the study")
+    ] = None,
+) -> None:
+    """Train a study over all parties that are connected to the hub. The model goes to everybody.
+
+    Killed, cut off or switched off: run it again with --resume, nothing is lost.
+    """
+    consortium = _consortium()
+    n_trees = consortium.read_study(study).params()[1].n_trees
+    shown = TreeLines(console, n_trees)
+    progress = consortium.Progress(tell=shown.tell, tree=shown.tree)
+    folder = consortium.train(study, kit=kit, out=out, resume=resume, local=local_processes, progress=progress)
+    console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
 
 
 def main() -> None:

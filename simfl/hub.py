@@ -19,7 +19,8 @@ import numpy as np
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord
-from simfl.errors import DataError, ParameterError, ProtocolError
+from simfl.errors import DataError, ParameterError, PartyLost, ProtocolError
+from simfl.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import HashValues, merge_tables
@@ -224,47 +225,87 @@ class _Exponents:
 
 
 def train(
-    transport: Transport, prepared: Prepared, params: TrainParams, callbacks: Sequence[Callback] = ()
+    transport: Transport,
+    prepared: Prepared,
+    params: TrainParams,
+    callbacks: Sequence[Callback] = (),
+    journal: Journal | None = None,
+    min_parties: int | None = None,
 ) -> Training:
-    """Stage 2: grow the trees, one after the other."""
+    """Stage 2: grow the trees, one after the other.
+
+    With a journal, the training goes on where the journal ends, and it survives the loss of parties as long as
+    `min_parties` are there (None: all of them).
+    """
     _check_early_stopping(prepared, params)
     seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
     if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
         params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
     if not prepared.most_uses:  # no similar rows, none to be found anew
         params = msgspec.structs.replace(params, rematch=0)
-    training, exponents = _start(transport, prepared, params, seed)
-    watch = _Watch(training, transport, callbacks)
+    training = _begin(transport, prepared, params, seed, journal)
+    watch = _Watch(training, transport, callbacks, journal)
     try:
-        _grow_all(transport, training, exponents, watch, seed)
+        while not _grow_with(transport, training, watch, seed, min_parties):
+            pass
     finally:
         watch.close()
     return watch.best_trees()
 
 
-def _grow_all(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> None:
+def _grow_with(transport: Transport, training: Training, watch: _Watch, seed: int, min_parties: int | None) -> bool:
+    """Grow until the end, or until a party is lost or comes back. True: it is finished."""
+    try:
+        exponents = _start(transport, training, seed)
+        if watch.journal is not None:
+            _replay(transport, training, exponents, watch, seed)
+        return _grow_all(transport, training, exponents, watch, seed)
+    except PartyLost as lost:
+        transport.parties = [party for party in transport.parties if party not in lost.parties]
+        if watch.journal is None or min_parties is None or len(transport.parties) < max(min_parties, 1):
+            raise
+        return False
+
+
+def _grow_all(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> bool:
     """The main loop."""
     prepared, params = training.prepared, training.params
     previous: list[msg.AdoptedTree] = []
-    turns = TURNS[params.turns](prepared.n_rows)
-    for number, builders in enumerate(islice(turns, n_rounds(params, len(prepared.parties)))):
-        names = [prepared.parties[builder] for builder in builders]
-        if number and _rematch_is_due((number - 1) * len(names), number * len(names), params):
-            exponents.matched(_rematch(transport, prepared, number, seed, previous))
+    n = n_rounds(params, len(prepared.parties))
+    for turn, builders in islice(enumerate(TURNS[params.turns](prepared.n_rows)), watch.turn, None):
+        number = len(training.rounds)
+        names = [p for p in (prepared.parties[builder] for builder in builders) if p in transport.parties]
+        if number == n or watch.stopped:
+            break
+        if _welcome_back(transport, prepared):
+            return False
+        if not names:
+            continue  # the next in turn
+        if _rematch_is_due(number, len(builders), watch, transport, params):
+            watch.rematched(number, *_rematch(transport, prepared, number, seed, previous, transport.parties))
+            exponents.matched(watch.most_uses)
             previous = []  # adopted on the way
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
         sums, scores = _sums_for(transport, number, names, previous, exponents)
         # Step 2: the builder adds its own and grows the next trees.
         grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents)
+        previous = []
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
-            previous = []
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
         trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features)
-        watch.built(names, trees)
+        watch.built(turn, names, trees, grown, previous)
     finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
-    if previous:
-        watch.scored([reply.scores for reply in finished.values()])
+    watch.scored([reply.scores for reply in finished.values()])
+    return True
+
+
+def _welcome_back(transport: Transport, prepared: Prepared) -> bool:
+    """Count parties in again that were lost and answer now."""
+    back = transport.returned()
+    if back:
+        transport.parties = [party for party in prepared.parties if party in (*transport.parties, *back)]
+    return bool(back)
 
 
 def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
@@ -275,45 +316,111 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
         )
 
 
-def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
-    classes, base_score = labels(transport, params)
-    loss = LOSSES[params.objective]
+def _begin(
+    transport: Transport, prepared: Prepared, params: TrainParams, seed: int, journal: Journal | None
+) -> Training:
+    """Classes and start value, from the labels or from the journal of a training that already began."""
+    began = next(iter(journal.of(Began)), None) if journal else None
+    if began is None or set(transport.parties) == set(prepared.parties):
+        classes, base_score = labels(transport, params)
+        now = Began(params=params, seed=seed, classes=classes, base_score=base_score.tolist())
+        if began is not None and began != now:
+            raise DataError(
+                "This training began with other labels or parameters: its journal does not fit any more. "
+                "Start a new training, without --resume."
+            )
+        if began is None and journal is not None:
+            journal.append(now)
+        return Training(prepared, params, classes, base_score)
+    return Training(prepared, params, began.classes, np.array(began.base_score))
+
+
+def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
+    params = training.params
     question = msg.Start(
         params=params,
         seed=seed,
-        classes=classes,
-        base_margin=loss.margin(base_score).tolist(),
-        remember=prepared.n_hashes if params.rematch else 0,
+        classes=training.classes,
+        base_margin=LOSSES[params.objective].margin(training.base_score).tolist(),
+        remember=training.prepared.n_hashes if params.rematch else 0,
     )
     exponents = _Exponents(_ask_all(transport, question, msg.Started))
-    exponents.matched(prepared.most_uses)
-    return Training(prepared, params, classes, base_score), exponents
+    exponents.matched(training.prepared.most_uses)
+    return exponents
 
 
-def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
-    """After `rematch` trees, then each time their number has doubled. `before`: trees one round ago."""
-    if not params.rematch:
+ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
+
+
+def _replay(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> None:
+    """Bring the parties to where the journal ends: the same trees, in the same order, give the same margins."""
+    rounds: list[list[msg.AdoptedTree]] = []
+
+    def send() -> None:
+        for start in range(0, len(rounds), ROUNDS_PER_REPLAY):
+            _ask_all(transport, msg.Replay(rounds=rounds[start : start + ROUNDS_PER_REPLAY]), msg.Replayed)
+        rounds.clear()
+
+    for entry in watch.journal.entries if watch.journal else []:
+        if isinstance(entry, Grew):
+            rounds.append(entry.adopted)
+        elif isinstance(entry, Rematched):
+            send()
+            _match_again(transport, training.prepared, entry, seed)
+            exponents.matched(entry.most_uses)
+    send()
+
+
+def _match_again(transport: Transport, prepared: Prepared, then: Rematched, seed: int) -> None:
+    """Bring back the similar rows of a rematch: from what the parties kept, or by searching once more."""
+    there = [party for party in then.parties if party in transport.parties]
+    if recall(transport, there, then.round) or there != then.parties:
+        return  # where somebody is missing a new rematch follows
+    _rematch(transport, prepared, then.round, seed, [], there)
+
+
+def recall(transport: Transport, parties: Sequence[str], number: int | None) -> bool:
+    """Whether all these parties still have the similar rows that they found then."""
+    replies = _ask_each(transport, dict.fromkeys(parties, msg.Recall(round=number)), msg.Recalled)
+    return all(reply.found for reply in replies.values())
+
+
+def _rematch_is_due(number: int, trees: int, watch: _Watch, transport: Transport, params: TrainParams) -> bool:
+    """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
+    if not params.rematch or not number or len(transport.parties) < 2 or watch.rematched_at == number:
         return False
-    return (now // params.rematch).bit_length() > (before // params.rematch).bit_length()
+    if watch.matched_by is not None and not set(transport.parties) <= set(watch.matched_by):
+        return True
+    before, now = (number - 1) * trees // params.rematch, number * trees // params.rematch
+    return now.bit_length() > before.bit_length()
 
 
 def _rematch(
-    transport: Transport, prepared: Prepared, number: int, seed: int, previous: list[msg.AdoptedTree]
-) -> dict[str, int]:
+    transport: Transport,
+    prepared: Prepared,
+    number: int,
+    seed: int,
+    previous: list[msg.AdoptedTree],
+    parties: Sequence[str],
+) -> tuple[list[str], dict[str, int]]:
     """Find the similar rows anew, by the leaves of the last trees: no more of them than there were hash values."""
     question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
     leaves = {
-        party: _hash_values(reply.leaves, None, rows[party], None)
-        for party, reply in _ask_all(transport, question, msg.LeavesOfRows).items()
+        party: _hash_values(_of_round(reply, number, party).leaves, None, rows[party], None)
+        for party, reply in _ask_each(transport, dict.fromkeys(parties, question), msg.LeavesOfRows).items()
     }
     uses: dict[str, int] = _match(transport, leaves, prepared.params, seed + number, number)["most_uses"]
-    return uses
+    return list(parties), uses
 
 
 def labels(transport: Transport, params: TrainParams) -> tuple[list[Any] | None, Doubles]:
     """The classes of all parties (None for regression) and the start value. Refuses labels that do not fit."""
-    replies = _ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary)
+    return check_labels(_ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary), params)
+
+
+def check_labels(replies: Mapping[str, msg.LabelSummary], params: TrainParams) -> tuple[list[Any] | None, Doubles]:
+    """The same from replies that are there already."""
     classes = _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
     return classes, _base_score(replies, classes, params)
 
@@ -462,23 +569,76 @@ def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Do
 class _Watch:
     """Keeps the history, tells the callbacks, and decides when to stop."""
 
-    def __init__(self, training: Training, transport: Transport, callbacks: Sequence[Callback]) -> None:
-        self.training, self.transport, self.callbacks = training, transport, callbacks
+    def __init__(
+        self, training: Training, transport: Transport, callbacks: Sequence[Callback], journal: Journal | None
+    ) -> None:
+        self.training, self.transport, self.callbacks, self.journal = training, transport, callbacks, journal
         self.loss = LOSSES[training.params.objective]
-        self.builder: str | None = None
+        self.builder = ""
+        self.absent: list[str] = []
+        self.turn = 0  # the next one
+        self.rematched_at: int | None = None
+        self.matched_by: list[str] | None = None
+        self.most_uses: dict[str, int] = {}
+        self.stopped = False
         self.clock, self.bytes = time.perf_counter(), transport.traffic.total
         self.best = math.inf
         for callback in callbacks:
             callback.before_training(training.prepared.parties, training.params)
+        for entry in journal.entries if journal else []:
+            self._remember(entry)
 
-    def built(self, builders: list[str], trees: list[Tree]) -> None:
+    def _remember(self, entry: Any) -> None:
+        """Take up an entry of the journal as if it happened now."""
+        if isinstance(entry, Grew):
+            n_features = self.training.prepared.n_features
+            self.training.rounds.append([_tree(finished, n_features) for finished in entry.trees])
+            self.turn, self.builder, self.absent = entry.turn + 1, ", ".join(entry.builders), entry.absent
+        elif isinstance(entry, Scored):
+            self.stopped = self._take(entry.record)
+        elif isinstance(entry, Rematched):
+            self.rematched_at, self.matched_by, self.most_uses = entry.round, entry.parties, entry.most_uses
+
+    def _note(self, entry: Any, *, sync: bool = True) -> None:
+        if self.journal is not None:
+            self.journal.append(entry, sync=sync)
+
+    def rematched(self, number: int, parties: list[str], most_uses: dict[str, int]) -> None:
+        """The similar rows were found anew."""
+        self.rematched_at, self.matched_by, self.most_uses = number, parties, most_uses
+        self._note(Rematched(round=number, parties=parties, most_uses=most_uses))
+
+    def built(
+        self,
+        turn: int,
+        builders: list[str],
+        trees: list[Tree],
+        grown: Sequence[msg.Grown],
+        adopted: Sequence[msg.AdoptedTree],
+    ) -> None:
         """A round's trees are finished; their scores come with the next replies."""
-        self.builder = ", ".join(builders)
+        self.turn, self.builder = turn + 1, ", ".join(builders)
+        self.absent = [party for party in self.training.prepared.parties if party not in self.transport.parties]
         self.training.rounds.append(trees)
+        if self.journal is not None:
+            structures = [structure for reply in grown for structure in reply.trees]
+            entry = Grew(
+                round=len(self.training.rounds) - 1,
+                turn=turn,
+                builders=builders,
+                absent=self.absent,
+                adopted=[
+                    msg.AdoptedTree(values=a.values, structure=s) for a, s in zip(adopted, structures, strict=True)
+                ],
+                trees=[
+                    FinishedTree(structure=msg.tree_to_message(t), values=msg.pack(t.value[t.leaves])) for t in trees
+                ],
+            )
+            self.journal.append(entry)
 
     def scored(self, scores: Sequence[msg.Scores]) -> bool:
         """The scores of the last trees came in. True: stop now."""
-        if self.builder is None:
+        if len(self.training.history) == len(self.training.rounds):
             return False
         now, n_bytes = time.perf_counter(), self.transport.traffic.total
         record = TreeRecord(
@@ -488,11 +648,17 @@ class _Watch:
             validation=self._mean([s.validation for s in scores], [s.validation_weight for s in scores]),
             bytes=n_bytes - self.bytes,
             seconds=now - self.clock,
+            absent=self.absent,
         )
         self.clock, self.bytes = now, n_bytes
-        self.training.history.append(record)
+        self._note(Scored(record=record), sync=False)  # the next tree's entry brings it to the disk
         asked = [callback.after_tree(record) for callback in self.callbacks]  # every callback is told
-        return any(asked) or self._no_better(record)
+        self.stopped = self._take(record) or any(asked)
+        return self.stopped
+
+    def _take(self, record: TreeRecord) -> bool:
+        self.training.history.append(record)
+        return self._no_better(record)
 
     def _mean(self, sums: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
         names = {name: None for own in sums for name in own}
@@ -505,7 +671,7 @@ class _Watch:
         patience = self.training.params.early_stopping_rounds
         if not patience:
             return False
-        value = record.validation[self.loss.metric]
+        value = record.validation.get(self.loss.metric, math.inf)
         if value < self.best:
             self.best, self.training.best_round = value, record.round
         return record.round - (self.training.best_round or 0) >= patience
@@ -520,6 +686,11 @@ class _Watch:
         if self.training.best_round is not None:
             del self.training.rounds[self.training.best_round + 1 :]
         return self.training
+
+
+def _tree(finished: FinishedTree, n_features: int) -> Tree:
+    tree = msg.tree_from_message(finished.structure, n_features)
+    return tree.with_leaf_values(msg.unpack(finished.values, "f4", (tree.n_leaves,)))
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------

@@ -74,6 +74,24 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 # --- the handshake ---------------------------------------------------------------------------------------------------
 
 
+class Greet(Message, frozen=True, kw_only=True):
+    """Hub to party, between machines: this is the study. Does your table fit it?"""
+
+    version: int
+    simfl: str
+    run: str  # the training's name: the same when it is taken up again
+    study: str  # the study file, as its author wrote it
+    n_jobs: int | None
+
+
+class Greeting(Message, frozen=True, kw_only=True):
+    """Leaves the party: what is wrong, in its own words, and the versions of what it has installed."""
+
+    version: int
+    problems: list[str]
+    versions: dict[str, str]
+
+
 class Describe(Message, frozen=True, kw_only=True):
     """Hub to party: what have you got? `validation_fraction` of the rows are to be set aside, drawn from `seed`."""
 
@@ -196,6 +214,28 @@ class LeavesOfRows(Message, frozen=True, kw_only=True):
     leaves: Array
 
 
+class Replay(Message, frozen=True, kw_only=True):
+    """Hub to party: adopt these trees, round by round. So a training goes on after an interruption."""
+
+    rounds: list[list[AdoptedTree]]
+
+
+class Replayed(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it is done."""
+
+
+class Recall(Message, frozen=True, kw_only=True):
+    """Hub to party: take the similar rows again that you kept for this round (None: those of stage 1)."""
+
+    round: int | None
+
+
+class Recalled(Message, frozen=True, kw_only=True):
+    """Leaves the party: whether it still had them."""
+
+    found: bool
+
+
 class SumOntoRows(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of each builder."""
 
@@ -262,21 +302,50 @@ class Finished(Message, frozen=True, kw_only=True):
     scores: Scores
 
 
+class TakeModel(Message, frozen=True, kw_only=True):
+    """Hub to party: this is the model, an XGBoost file, and how it came about."""
+
+    model: bytes
+    history: bytes
+
+
+class Taken(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it has it."""
+
+
 Request = (
-    Describe | Measure | Hash | Match | DescribeLabels | Start | HashByTrees | SumOntoRows | Grow | SumPerLeaf | Finish
+    Greet
+    | Describe
+    | Measure
+    | Hash
+    | Match
+    | Recall
+    | DescribeLabels
+    | Start
+    | Replay
+    | HashByTrees
+    | SumOntoRows
+    | Grow
+    | SumPerLeaf
+    | Finish
+    | TakeModel
 )
 Reply = (
-    Description
+    Greeting
+    | Description
     | FeatureMoments
     | Hashes
     | Matched
+    | Recalled
     | LabelSummary
     | Started
+    | Replayed
     | LeavesOfRows
     | RowSums
     | Grown
     | LeafSums
     | Finished
+    | Taken
 )
 
 # --- to bytes and back -----------------------------------------------------------------------------------------------
