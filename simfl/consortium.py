@@ -10,6 +10,7 @@ import base64
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import time
@@ -26,7 +27,7 @@ from simfl import messages as msg
 from simfl.callbacks import TreeRecord
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.model import write_whole
-from simfl.sites import CLASSES, PARTY_FILE, Order
+from simfl.sites import CLASSES, PARTY_FILE, Order, sweep
 from simfl.study import EXAMPLE_PARTY, EXAMPLE_STUDY, Study, open_table, parse_study, read_party_file, read_study
 from simfl.transport import flare
 
@@ -116,29 +117,13 @@ def run_party(party_path: Path) -> int:
 
 
 def _foreground(kit: Path, environment: dict[str, str]) -> int:
-    process = start(kit, environment)
+    process = flare.start(kit, environment)
     try:
         return process.wait()
     except KeyboardInterrupt:
         return 130
     finally:
         stop([process])
-
-
-def start(kit: Path, environment: dict[str, str], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start the process of a kit. It ends when this process does."""
-    output = log.open("ab") if log else None
-    try:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            flare.command(kit),
-            env=os.environ | {"SIMFL_WITH_PARENT": "1"} | environment,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
-            start_new_session=True,  # Ctrl-C goes to us, and we end it
-        )
-    finally:
-        if output:
-            output.close()
 
 
 def stop(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -197,6 +182,7 @@ def train(
             "into each party's own party.toml."
         )
     folder, info = _resumed(study_path, study, out) if resume else _new(study_path, study, out, local)
+    sweep(folder)
     study = parse_study((folder / "study.toml").read_text())
     if info.finished:
         progress.tell("this training is finished already")
@@ -204,7 +190,7 @@ def train(
     order = Order(run=info.run, study=(folder / "study.toml").read_text(), seed=info.seed)
     if info.local:
         with LocalProcesses(study, study_path.resolve().parent, folder / "federation", progress) as federation:
-            _watch_over(federation.kits["submitter"], study, order, folder, progress)
+            _watch_over(federation.kits["submitter"], study, order, folder, progress, federation.check)
     else:
         submitter = kit or study_path.resolve().parent / "kits" / "submitter"
         if not (submitter / "startup" / "fed_admin.json").exists():
@@ -250,20 +236,16 @@ def _runs(study_path: Path) -> Path:
     return study_path.resolve().parent / "runs"
 
 
-def _watch_over(kit: Path, study: Study, order: Order, folder: Path, progress: Progress) -> None:
+def _watch_over(
+    kit: Path, study: Study, order: Order, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None
+) -> None:
     """Submit, and submit again when a job was lost, until the model is here."""
     submitter = _connect(kit, progress)
     try:
-        _await_sites(submitter, study, folder, progress)
+        _await_sites(submitter, study, folder, progress, check)
         tries, trees = 0, -1
         while True:
-            job = submitter.submit(
-                order.run,
-                {"path": CLASSES[0], "args": {"order": order.to_text()}},
-                {"path": CLASSES[1], "args": {}},
-                study.parties,
-                study.least or len(study.parties),
-            )
+            job = _submit(submitter, study, order, folder)
             try:
                 watched = _Job(submitter, job, study, folder, progress)
                 if watched.follow():
@@ -280,9 +262,20 @@ def _watch_over(kit: Path, study: Study, order: Order, folder: Path, progress: P
                     "look at log.txt in the hub's kit, then run `simfl train --resume`."
                 )
             progress.tell(watched.why or f"the job ended ({watched.status}): going on from the journal")
-            _await_sites(submitter, study, folder, progress)
+            _await_sites(submitter, study, folder, progress, check)
     finally:
         submitter.close()
+
+
+def _submit(submitter: flare.Submitter, study: Study, order: Order, folder: Path) -> str:
+    hub = {"path": CLASSES[0], "args": {"order": order.to_text()}}
+    site: dict[str, Any] = {"path": CLASSES[1], "args": {}}
+    least = study.least or len(study.parties)
+    written = flare.write_job(folder / ".job", order.run, hub, site, study.parties, least)
+    try:
+        return submitter.submit(written)
+    finally:
+        shutil.rmtree(folder / ".job", ignore_errors=True)
 
 
 def _connect(kit: Path, progress: Progress) -> flare.Submitter:
@@ -290,7 +283,9 @@ def _connect(kit: Path, progress: Progress) -> flare.Submitter:
     return flare.Submitter(kit)
 
 
-def _await_sites(submitter: flare.Submitter, study: Study, folder: Path, progress: Progress) -> None:
+def _await_sites(
+    submitter: flare.Submitter, study: Study, folder: Path, progress: Progress, check: Callable[[], None]
+) -> None:
     """All parties for a beginning; for a training that has begun, as many as the study asks for."""
     least = study.least if (folder / "began").exists() and study.least else len(study.parties)
     until = time.monotonic() + max(WAIT_FOR_SITES, study.patience)
@@ -299,6 +294,7 @@ def _await_sites(submitter: flare.Submitter, study: Study, folder: Path, progres
         missing = [party for party in study.parties if party not in submitter.heard()]
         if not missing or (len(study.parties) - len(missing) >= least and time.monotonic() > soon):
             return
+        check()
         progress.enter(f"waiting for {', '.join(missing)} to connect")
         if time.monotonic() > until:
             raise EngineError(
@@ -403,11 +399,17 @@ class LocalProcesses:
     def __exit__(self, *_: object) -> None:
         stop(list(self.processes.values()))
 
+    def check(self) -> None:
+        """Raise if one of the processes has ended."""
+        ended = [name for name, process in self.processes.items() if process.poll() is not None]
+        if ended:
+            raise EngineError(f"The process of {', '.join(ended)} has ended. Its log: {self.folder / ended[0]}.log")
+
     def start(self, name: str) -> None:
         """Start the hub or a party, also anew."""
         kit = self.kits[name]
         environment = {} if name == "hub" else {PARTY_FILE: str(kit / "party.toml")}
-        self.processes[name] = start(kit, environment, self.folder / f"{name}.log")
+        self.processes[name] = flare.start(kit, environment, self.folder / f"{name}.log")
 
 
 def free_port() -> int:

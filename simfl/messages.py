@@ -81,7 +81,6 @@ class Greet(Message, frozen=True, kw_only=True):
     simfl: str
     run: str  # the training's name: the same when it is taken up again
     study: str  # the study file, as its author wrote it
-    n_jobs: int | None
 
 
 class Greeting(Message, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import base64
 import os
 import platform
 import re
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -82,6 +83,7 @@ class HubSite(HubEnd):
 
     def _train(self, transport: FlareTransport, folder: Path) -> dict[str, bytes]:
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
         finished = {name: folder / name for name in ("model.ubj", "history.json")}
         if not all(path.exists() for path in finished.values()):
             self.watch.stage = "handshake"
@@ -95,6 +97,8 @@ class HubSite(HubEnd):
             finally:
                 journal.close()
             self._write(transport, training, journal, folder)
+        else:
+            greet(transport, self.order)  # they only have to know the folder
         result = {name: path.read_bytes() for name, path in finished.items()}
         self.watch.stage = "handing out"
         question = msg.TakeModel(model=result["model.ubj"], history=result["history.json"])
@@ -195,17 +199,20 @@ class _Watch(Callback):
 
 def handshake(transport: FlareTransport, study: Study, order: Order) -> dict[str, msg.Greeting]:
     """Does every table fit the study, and do they all fit together? All that is wrong, in one error."""
-    question = msg.Greet(version=msg.VERSION, simfl=version("simfl"), run=order.run, study=order.study, n_jobs=None)
-    greetings = {
-        party: msg.expect(msg.Greeting, reply, party)
-        for party, reply in transport.ask_all(dict.fromkeys(transport.parties, question)).items()
-    }
+    greetings = greet(transport, order)
     problems = [f"{party}: {problem}" for party, g in greetings.items() for problem in g.problems]
     sound = [party for party, greeting in greetings.items() if not greeting.problems]
     problems += _mismatches(transport, sound, study, order.seed)
     if problems:
         raise StudyError("\n- ".join(["The parties and the study do not fit together.", *problems]))
     return greetings
+
+
+def greet(transport: FlareTransport, order: Order) -> dict[str, msg.Greeting]:
+    """Tell everybody the study and the name of the run."""
+    question = msg.Greet(version=msg.VERSION, simfl=version("simfl"), run=order.run, study=order.study)
+    replies = transport.ask_all(dict.fromkeys(transport.parties, question))
+    return {party: msg.expect(msg.Greeting, reply, party) for party, reply in replies.items()}
 
 
 def _mismatches(transport: FlareTransport, parties: list[str], study: Study, seed: int) -> list[str]:
@@ -250,12 +257,12 @@ class PartySite(SiteEnd):
         """Answer a message of the hub."""
         if isinstance(message, msg.Greet):
             return self._greet(message)
-        if self.folder is None or self.party is None:
-            raise ProtocolError(f"Party {self.name!r} was asked before it was greeted.")
-        if isinstance(message, msg.TakeModel):
+        if self.folder is not None and isinstance(message, msg.TakeModel):
             write_whole(self.folder / "history.json", message.history)
             write_whole(self.folder / "model.ubj", message.model)
             return msg.Taken()
+        if self.party is None:
+            raise ProtocolError(f"Party {self.name!r} was asked before it was greeted.")
         return self.party.handle(message)
 
     def _greet(self, message: msg.Greet) -> msg.Greeting:
@@ -279,12 +286,13 @@ class PartySite(SiteEnd):
         study, own = parse_study(message.study), read_party_file(self.file)
         if own.name != self.name:
             raise StudyError(f"{self.file} is of party {own.name!r}, the certificate of {self.name!r}")
-        self.party, _ = open_table(study, self.name, Path(own.data))
-        self.party.n_jobs = own.n_jobs or cores()
-        self.folder = self.party.folder = self.file.parent / "runs" / check_run(message.run)
+        self.folder = self.file.parent / "runs" / check_run(message.run)
         self.folder.mkdir(parents=True, exist_ok=True)
+        sweep(self.folder)
         write_whole(self.folder / "study.toml", message.study.encode())
         self.journal = Journal(self.folder / "journal")
+        self.party, _ = open_table(study, self.name, Path(own.data))
+        self.party.n_jobs, self.party.folder = own.n_jobs or cores(), self.folder
 
 
 def check_run(name: str) -> str:
@@ -292,3 +300,12 @@ def check_run(name: str) -> str:
     if not RUN.fullmatch(name):
         raise ProtocolError(f"A training cannot be called {name!r}.")
     return name
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a kill left half written: all that is finished has a name without a dot in front."""
+    for left in folder.glob(".*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)

@@ -14,13 +14,15 @@ no harm.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import os
 import shutil
+import signal
 import struct
+import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -200,6 +202,7 @@ class HubEnd:
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
         """What the server runs."""
+        _leave_with_parent()
         context = collab.context
         fl = collab.get_app_prop("__fl_context__")
         fl.get_engine().register_app_command(PROGRESS, lambda topic, data, fl_ctx: self.progress(data))
@@ -238,6 +241,7 @@ class SiteEnd:
     @collab.init  # type: ignore[untyped-decorator]
     def begin(self) -> None:
         """The job starts at this site."""
+        _leave_with_parent()
         self._hub = collab.server
         self.open(collab.site_name, Path(collab.context.workspace.get_root_dir()))
 
@@ -401,38 +405,47 @@ def _keep_within(kit: Path) -> None:
     file.write_text(json.dumps(resources, indent=2))
 
 
-def command(kit: Path) -> list[str]:
-    """The command line that runs a kit in the foreground."""
-    return [sys.executable, "-m", "simfl.transport.flare", str(kit.resolve())]
-
-
-def run_kit(kit: Path) -> None:
-    """Be the server or the client that a kit is made for, until stopped."""
+def start(kit: Path, environment: Mapping[str, str], log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Be the server or the client that a kit is made for, in a process of its own. It ends when this one does."""
+    kit = kit.resolve()
     is_hub = (kit / "startup" / "fed_server.json").exists()
     side = "server" if is_hub else "client"
     settings = ["secure_train=true", "org=simfl", "config_folder=config"]
-    if not is_hub:
-        config = json.loads((kit / "startup" / "fed_client.json").read_text())
-        settings.append(f"uid={config['client']['fqsn']}")
-    os.environ.setdefault("NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "10")
-    sys.argv = [side, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
-    if os.environ.get("SIMFL_WITH_PARENT"):
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     if is_hub:
         _keep_within(kit)
-        from nvflare.private.fed.app.server import server_train as program
     else:
-        from nvflare.private.fed.app.client import client_train as program
-    from nvflare.fuel.f3.mpm import MainProcessMonitor
+        config = json.loads((kit / "startup" / "fed_client.json").read_text())
+        settings.append(f"uid={config['client']['fqsn']}")
+    program = f"nvflare.private.fed.app.{side}.{side}_train"
+    command = [sys.executable, "-m", program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
+    # A client that died cannot report how its part ended: do not wait a quarter of an hour for it.
+    own = {"NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(log.open("ab")) if log else None
+        return subprocess.Popen(  # noqa: S603 - our own interpreter, FLARE's own program
+            command,
+            env={**os.environ, **own, **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            start_new_session=True,  # Ctrl-C goes to us, and we end it
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
 
-    args = program.parse_arguments()
-    sys.exit(MainProcessMonitor.run(main_func=program.main, run_dir=args.workspace, args=args))
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+def _leave_with_parent() -> None:
+    """End this process when the one that started it is gone, even if nobody has buried it."""
+    parent = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True, name="simfl-parent").start()
 
 
 # --- the submitter ---------------------------------------------------------------------------------------------------
@@ -490,10 +503,9 @@ class Submitter:
         known = self._do(self.session.get_connected_client_list)
         return {client.name: float(client.last_connect_time) for client in known}
 
-    def submit(self, name: str, hub: dict[str, Any], site: dict[str, Any], sites: Sequence[str], least: int) -> str:
-        """Start a job at these sites, `hub` and `site` being class paths with arguments; returns the job's id."""
-        with tempfile.TemporaryDirectory() as folder:
-            job: str = self._do(self.session.submit_job, str(write_job(Path(folder), name, hub, site, sites, least)))
+    def submit(self, folder: Path) -> str:
+        """Start the job that `write_job` wrote; returns its id."""
+        job: str = self._do(self.session.submit_job, str(folder))
         return job
 
     def status(self, job: str) -> str:
@@ -518,7 +530,3 @@ class Submitter:
             return command(*args)
         except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
             raise EngineError(f"The hub refused, or the connection broke: {error}.") from None
-
-
-if __name__ == "__main__":
-    run_kit(Path(sys.argv[1]))
