@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -84,6 +85,9 @@ def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str
     """The handshake: what has everybody got? Refuses tables that do not fit together."""
     question = msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
     replies = _ask_all(transport, question, msg.Description)
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _refuse_unless(reply.n_rows > 0, "a table without rows")
     check_same_form(replies)
     return replies
 
@@ -130,10 +134,10 @@ def _find_similar_rows(
         mean=msg.pack(scale.mean),
         deviation=msg.pack(scale.deviation),
     )
-    hashes = {
-        party: _hash_values(reply.values, reply.lowest, described[party].n_rows, n_hashes)
-        for party, reply in _ask_all(transport, question, msg.Hashes).items()
-    }
+    hashes = {}
+    for party, reply in _ask_all(transport, question, msg.Hashes).items():
+        with _sent_by(party):
+            hashes[party] = _hash_values(reply.values, reply.lowest, described[party].n_rows, n_hashes)
     # Step 3: the global tables go to everybody, and every party finds its similar rows.
     matched = _match(transport, hashes, params, seed)
     return {"n_hashes": n_hashes, "bucket_width": bucket_width} | matched
@@ -143,10 +147,10 @@ def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> 
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
     replies = _ask_all(transport, msg.Measure(), msg.FeatureMoments)
-    found = [
-        Moments(*(msg.unpack(a, "f8", (d,)) for a in (reply.counts, reply.sums, reply.squares)))
-        for reply in replies.values()
-    ]
+    found = []
+    for party, reply in replies.items():
+        with _sent_by(party):
+            found.append(Moments(*(msg.unpack(a, "f8", (d,)) for a in (reply.counts, reply.sums, reply.squares))))
     if params.scale == "standard":
         return common_scale(found, n_rows)
     squares = math.fsum(float(m.squares.sum()) for m in found)
@@ -288,7 +292,7 @@ def _grow_all(transport: Transport, training: Training, exponents: _Exponents, w
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
         sums, scores = _sums_for(transport, number, names, previous, exponents)
         # Step 2: the builder adds its own and grows the next trees.
-        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents)
+        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, training)
         previous = []
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
             break
@@ -344,7 +348,12 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
         base_margin=LOSSES[params.objective].margin(training.base_score).tolist(),
         remember=training.prepared.n_hashes if params.rematch else 0,
     )
-    exponents = _Exponents(_ask_all(transport, question, msg.Started))
+    started = _ask_all(transport, question, msg.Started)
+    for party, reply in started.items():
+        with _sent_by(party):
+            bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
+            _refuse_unless(min(bounds) >= 0, f"the bounds {bounds}")
+    exponents = _Exponents(started)
     exponents.matched(training.prepared.most_uses)
     return exponents
 
@@ -406,10 +415,13 @@ def _rematch(
     """Find the similar rows anew, by the leaves of the last trees: no more of them than there were hash values."""
     question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
-    leaves = {
-        party: _hash_values(_of_round(reply, number, party).leaves, None, rows[party], None)
-        for party, reply in _ask_each(transport, dict.fromkeys(parties, question), msg.LeavesOfRows).items()
-    }
+    leaves: dict[str, HashValues] = {}
+    for party, reply in _ask_each(transport, dict.fromkeys(parties, question), msg.LeavesOfRows).items():
+        with _sent_by(party):
+            leaves[party] = _hash_values(_of_round(reply, number, party).leaves, None, rows[party], None)
+            n_trees = leaves[party].above.shape[1]
+            others = next(iter(leaves.values())).above.shape[1]
+            _refuse_unless(1 <= n_trees == others <= prepared.n_hashes, f"leaves of {n_trees} trees")
     uses: dict[str, int] = _match(transport, leaves, prepared.params, seed + number, number)["most_uses"]
     return list(parties), uses
 
@@ -421,6 +433,14 @@ def labels(transport: Transport, params: TrainParams) -> tuple[list[Any] | None,
 
 def check_labels(replies: Mapping[str, msg.LabelSummary], params: TrainParams) -> tuple[list[Any] | None, Doubles]:
     """The same from replies that are there already."""
+    for party, reply in replies.items():
+        with _sent_by(party):
+            expected = 1 if reply.classes is None else len(reply.classes)
+            _refuse_unless(
+                len(reply.sums) == expected and (reply.classes is not None) == LOSSES[params.objective].classifies,
+                "labels of another kind",
+            )
+            _refuse_unless(reply.weight > 0 and (reply.classes is None or min(reply.sums) >= 0), "weights below zero")
     classes = _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
     return classes, _base_score(replies, classes, params)
 
@@ -478,8 +498,8 @@ def _sums_for(
     }
     sums = {
         builder: {
-            "gradients": _add(reply.gradients.get(builder) for reply in replies.values()),
-            "hessians": _add(reply.hessians.get(builder) for reply in replies.values()),
+            "gradients": _add({party: reply.gradients.get(builder) for party, reply in replies.items()}),
+            "hessians": _add({party: reply.hessians.get(builder) for party, reply in replies.items()}),
         }
         for builder in builders
     }
@@ -492,23 +512,38 @@ def _grow(
     sums: Mapping[str, dict[str, msg.Array | None]],
     previous: list[msg.AdoptedTree],
     exponents: _Exponents,
+    training: Training,
 ) -> list[msg.Grown]:
     """Ask each builder for its trees."""
+    params, n_outputs, n_features = training.params, len(training.base_score), training.prepared.n_features
     questions = {
         builder: msg.Grow(round=number, previous=previous, exponents=exponents.row, **own)
         for builder, own in sums.items()
     }
     replies = _ask_each(transport, questions, msg.Grown)
-    return [_of_round(reply, number, party) for party, reply in replies.items()]
+    most_nodes = 2 ** (params.max_depth + (params.extra_depth or 0) + 1) if params.max_depth else math.inf
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _of_round(reply, number, party)
+            n_values = None if reply.values is None else len(reply.values)
+            _refuse_unless(len(reply.trees) == n_outputs, f"{len(reply.trees)} trees where {n_outputs} belong")
+            _refuse_unless(
+                n_values == (n_outputs if params.leaf_values == "builder" else None), "values of other trees"
+            )
+            for tree in reply.trees:
+                _refuse_unless(tree.n_nodes < most_nodes, f"a tree of {tree.n_nodes} nodes, deeper than was asked for")
+                msg.tree_from_message(tree, n_features)
+    return list(replies.values())
 
 
-def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
+def _add(arrays: Mapping[str, msg.Array | None]) -> msg.Array | None:
     """The sum of integer vectors. Integers: the order of the parties does not matter."""
     total: AnyArray | None = None
-    for array in arrays:
+    for party, array in arrays.items():
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
-            values = msg.unpack(array, "i4", shape)
+            with _sent_by(party):
+                values = msg.unpack(array, "i4", shape)
             total = values.astype(np.int64) if total is None else np.add(total, values, out=total)
     # Within the announced bounds the sum fits; beyond them it is cut off rather than wrapped around.
     return None if total is None else msg.pack(np.clip(total, -(2**31), 2**31 - 1).astype(np.int32))
@@ -534,13 +569,15 @@ def _value(
         return valued_trees, adopted
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
     question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf)
-    replies = {
-        party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
-    }
+    replies = _ask_all(transport, question, msg.LeafSums)
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _of_round(reply, number, party)
+            _refuse_unless(len(reply.gradients) == len(reply.hessians) == len(trees), "sums of other trees")
     finished, adopted = [], []
     for i, tree in enumerate(trees):
-        G = _leaf_total([r.gradients[i] for r in replies.values()], tree.n_leaves, exponents.leaf[0])
-        H = _leaf_total([r.hessians[i] for r in replies.values()], tree.n_leaves, exponents.leaf[1])
+        G = _leaf_total({p: r.gradients[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[0])
+        H = _leaf_total({p: r.hessians[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[1])
         final, leaf_values = prune(tree, G, H, params) if params.extra_depth else valued(tree, G, H, params)
         finished.append(final)
         adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
@@ -559,10 +596,11 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
     return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
 
 
-def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Doubles:
+def _leaf_total(arrays: Mapping[str, msg.Array], n_leaves: int, exponent: int) -> Doubles:
     total = np.zeros(n_leaves, dtype=np.int64)
-    for array in arrays:
-        total += msg.unpack(array, "i8", (n_leaves,))
+    for party, array in arrays.items():
+        with _sent_by(party):
+            total += msg.unpack(array, "i8", (n_leaves,))
     return from_ints(total, exponent)
 
 
@@ -705,6 +743,20 @@ def _ask_each(transport: Transport, questions: Mapping[str, msg.Request], kind: 
     """Ask each its own; the replies stand in the order of the questions, in whatever order they came."""
     replies = transport.ask_all(questions)
     return {party: msg.expect(kind, replies[party], party) for party in questions}
+
+
+@contextmanager
+def _sent_by(party: str) -> Iterator[None]:
+    """Say whose message it was that could not be."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ProtocolError(f"Party {party!r} sent what cannot be: {str(error).removesuffix('.')}.") from None
+
+
+def _refuse_unless(sound: bool, fact: str) -> None:
+    if not sound:
+        raise ProtocolError(f"{fact}.")
 
 
 def _of_round(reply: Any, number: int, party: str) -> Any:

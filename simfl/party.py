@@ -36,8 +36,6 @@ from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import Tree
 from simfl.training.walking import Walker, walker
 
-MOST_CLASSES = 1000
-
 
 @dataclass
 class Rows:
@@ -342,7 +340,7 @@ class Party:
 
     def _describe_classes(self, y: AnyArray, weight: Floats | None) -> msg.LabelSummary:
         classes = plain_classes(y if self.validation_rows is None else np.concatenate([y, self.validation_rows.y]))
-        if len(classes) > MOST_CLASSES or any(isinstance(c, float) for c in classes):
+        if len(classes) > msg.MOST_CLASSES or any(isinstance(c, float) for c in classes):
             raise DataError(
                 f"{self} has labels that look like numbers, not classes ({classes[:3]}). "
                 "Use objective='reg:squarederror'."

@@ -166,7 +166,10 @@ class FlareTransport:
             answer = self._exchange(party, number, data)
         finally:
             del self._outbox[party, number]
-        reply: Reply = decode(answer)  # type: ignore[assignment]
+        try:
+            reply: Reply = decode(answer)  # type: ignore[assignment]
+        except ProtocolError as error:
+            raise ProtocolError(f"Party {party!r}: {error}") from None
         with self._lock:
             self.traffic.count(party, message, len(data), reply, len(answer))
         return reply
