@@ -78,7 +78,7 @@ class Training:
         seen, anytime = self.tree, dice.random() < 0.25
         while self.process.poll() is None and not anytime and self.tree == seen:
             time.sleep(0.02)
-        until = time.monotonic() + (20 * dice.random() if anytime else 2.5 * dice.random())
+        until = time.monotonic() + (20 * dice.random() if anytime else 1.2 * dice.random())
         while self.process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         return self.process.poll() is None
@@ -111,7 +111,7 @@ class Training:
 
 
 def chaos(
-    folder: Path, kills: int, trees: int, seed: int, targets=TARGETS, rows=10_000, tell=print
+    folder: Path, kills: int, trees: int, seed: int, targets=TARGETS, rows=30_000, tell=print
 ) -> dict[str, object]:
     """Train with so many kills; returns what came out."""
     study = write_study(folder, trees, rows)

@@ -235,7 +235,6 @@ StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="the study file
 
 def _consortium() -> Any:
     """What needs NVIDIA FLARE is loaded only when it is used."""
-    logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; its own processes have their log files
     from simfl import consortium
 
     return consortium
@@ -322,6 +321,7 @@ def train(
     Killed, cut off or switched off: run it again with --resume, nothing is lost.
     """
     consortium = _consortium()
+    logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; hub and parties have their log files
     n_trees = consortium.read_study(study).params()[1].n_trees
     shown = TreeLines(console, n_trees)
     progress = consortium.Progress(tell=shown.tell, tree=shown.tree)

@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from simfl.transport import flare
 
 POLL = 0.5  # seconds between two questions to the hub
 RETRIES = 3  # how often in a row a job may be lost without a new tree
-SETTLE = 25.0  # a lost party that the hub has heard of again for so long is taken in with a new job
+SETTLE = 10.0  # a lost party that the hub has heard of so long after the loss is taken in with a new job
 WAIT_FOR_SITES = 120.0
 
 
@@ -373,7 +373,15 @@ class _Job:
 class LocalProcesses:
     """A provisioned hub and all parties, as processes on this machine. They end with the block."""
 
-    def __init__(self, study: Study, at: Path, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self,
+        study: Study,
+        at: Path,
+        folder: Path,
+        progress: Progress,
+        host: str = "localhost",
+        within: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         missing = [member.name for member in study.party if not member.data]
         if missing:
             raise StudyError(f'--local-processes needs data = "..." in the [[party]] of {", ".join(missing)}.')
@@ -381,8 +389,8 @@ class LocalProcesses:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         progress.enter("provisioning a hub and all parties on this machine")
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        self.kits = _provision(study, folder, "localhost", self.port)
+        self.host, self.port, self.within = host, free_port(), dict(within or {})
+        self.kits = _provision(study, folder, host, self.port)
         threads = max((os.cpu_count() or 1) // len(study.party), 1)
         for member in study.party:
             data = msgspec.json.encode(str(at / str(member.data))).decode()  # quoted as TOML does
@@ -391,7 +399,7 @@ class LocalProcesses:
 
     def __enter__(self) -> LocalProcesses:
         self.start("hub")
-        wait_for_port(self.port, self.processes["hub"])
+        wait_for_port(self.host, self.port, self.processes["hub"])
         for party in self.study.parties:
             self.start(party)
         return self
@@ -409,7 +417,8 @@ class LocalProcesses:
         """Start the hub or a party, also anew."""
         kit = self.kits[name]
         environment = {} if name == "hub" else {PARTY_FILE: str(kit / "party.toml")}
-        self.processes[name] = flare.start(kit, environment, self.folder / f"{name}.log")
+        log = self.folder / f"{name}.log"
+        self.processes[name] = flare.start(kit, environment, log, self.within.get(name, ()))
 
 
 def free_port() -> int:
@@ -420,11 +429,11 @@ def free_port() -> int:
         return port
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
     """Wait until the hub listens."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1.0):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
             return
         time.sleep(0.1)
     raise EngineError(f"The hub did not start. Look into its log, {process.args!r}.")

@@ -47,7 +47,7 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover - the tests have it
     raise EngineError(f'NVIDIA FLARE is not installed ({error.name}). Run: pip install "simfl[flare]"') from None
 
-SMALL = 64 * 1024  # a question up to this many bytes travels with the call
+SMALL = 512 * 1024  # a question up to this many bytes travels with the call: fetching it would take longer
 PIECE = 8 * 2**20  # the largest single message of anything larger
 LARGEST = 4 * 2**30  # no question and no answer may be larger: what a message can make anybody allocate
 BEAT = 2.0  # a site that is still at work says so after so many seconds
@@ -408,8 +408,13 @@ def _keep_within(kit: Path) -> None:
     file.write_text(json.dumps(resources, indent=2))
 
 
-def start(kit: Path, environment: Mapping[str, str], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Be the server or the client that a kit is made for, in a process of its own. It ends when this one does."""
+def start(
+    kit: Path, environment: Mapping[str, str], log: Path | None = None, within: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Be the server or the client that a kit is made for, in a process of its own. It ends when this one does.
+
+    `within` is a command to run it with, as `ip netns exec NAME`.
+    """
     kit = kit.resolve()
     is_hub = (kit / "startup" / "fed_server.json").exists()
     side = "server" if is_hub else "client"
@@ -420,7 +425,7 @@ def start(kit: Path, environment: Mapping[str, str], log: Path | None = None) ->
         config = json.loads((kit / "startup" / "fed_client.json").read_text())
         settings.append(f"uid={config['client']['fqsn']}")
     program = f"nvflare.private.fed.app.{side}.{side}_train"
-    command = [sys.executable, "-m", program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
+    command = [*within, sys.executable, "-m", program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
     # A client that died cannot report how its part ended: do not wait a quarter of an hour for it.
     own = {"NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
     with contextlib.ExitStack() as stack:
