@@ -19,11 +19,15 @@ from sklearn.model_selection import train_test_split
 from simfl import comparison, partition
 from simfl.arrays import AnyArray
 from simfl.callbacks import TreeLines
+from simfl.data import objective_for
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.files import Dataset, read
 from simfl.model import Model, check_target, write_whole
 from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
+from simfl.privacy.audit import audit as run_audit
+from simfl.privacy.audit import read_study
+from simfl.privacy.findings import Audit, Ids, Matching
 
 app = typer.Typer(
     help="Gradient-boosted trees across organisations that cannot pool their rows.",
@@ -133,7 +137,7 @@ def simulate(
     data = read(file, label, by)
     for note in data.notes:
         console.print(f"Note: {note}.")
-    chosen = _objective(data.y) if objective == "auto" else objective
+    chosen = objective_for(data.y) if objective == "auto" else objective
     rows, held_out = _hold_out(data, seed, stratify=chosen != "reg:squarederror")
     members = _parties(data, rows, _split(data, rows, parties or 4, theta, seed))
     console.print(f"{file.name}: {len(rows)} rows in {len(members)} parties, {len(held_out)} held out, {chosen}")
@@ -149,22 +153,86 @@ def simulate(
     _run(members, data, held_out, params, json, save)
 
 
-def _check_outputs(json: Path | None, save: Path | None) -> None:
+# --- simfl audit -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def audit(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a CSV, Parquet or LIBSVM file, or a study file (.toml) with [audit]")
+    ],
+    label: Annotated[str | None, typer.Option(metavar="COL", help="the column to learn (not for LIBSVM)")] = None,
+    matching: Annotated[
+        Matching | None, typer.Option(help="hash values seen by all, or tokens seen by the hub")
+    ] = None,
+    ids: Annotated[Ids | None, typer.Option(help="blind matching: ids that last, or new ones for every tree")] = None,
+    masked: Annotated[bool, typer.Option("--masked", help="the hub sees no sums")] = False,
+    min_group: Annotated[int, typer.Option(min=1, help="least number of foreign rows in a sum")] = 1,
+    parties: Annotated[int, typer.Option(min=2, help="how many parties share the rows")] = 2,
+    recipe: Recipe = _default["recipe"],
+    hashes: Annotated[int | None, typer.Option(min=1, metavar="L", help=_help["n_hashes"])] = None,
+    bucket_width: Annotated[float | None, typer.Option(metavar="R", help=_help["bucket_width"])] = None,
+    neighbors: Annotated[int | None, typer.Option(min=1, metavar="K", help=_help["n_neighbors"])] = None,
+    max_excess: Annotated[
+        float | None, typer.Option(metavar="X", help="exit with 1 if an attack beats guessing by more (0.1: 10 points)")
+    ] = None,
+    advice: Annotated[bool, typer.Option(help="search for n_hashes and bucket_width that keep attacks low")] = True,
+    seed: Seed = 0,
+    json: Json = None,
+    out: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="write a page for people")] = None,
+) -> None:
+    """Attack what this party would send, on its own rows, before anything is sent.
+
+    Example: simfl audit patients.csv --label outcome --matching shared --out audit.html
+    """
+    _check_outputs(json, out, model=False)
+    chosen: dict[str, Any] = {"matching": matching, "ids": ids, "masked": masked, "min_group": min_group}
+    chosen |= {"parties": parties, "max_excess": max_excess, "recipe": recipe}
+    chosen |= {"n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
+    if file.suffix == ".toml":
+        study = read_study(file)
+        if study.data is None:
+            raise FileError(f'The [audit] table of {file} names no data. Add: data = "table.csv".')
+        label, chosen = label or study.label, study.options()
+        file = file.parent / study.data
+    data = read(file, label)
+    chosen.setdefault("original_features", data.n_original)
+    with console.status("attacking") as status:
+        found = run_audit(
+            data.X,
+            data.y,
+            name=file.name,
+            advise=advice,
+            random_state=seed,
+            watch=lambda what: status.update(f"attacking: {what}"),
+            **chosen,
+        )
+    _show_audit(found, json, out)
+
+
+def _show_audit(found: Audit, json: Path | None, out: Path | None) -> None:
+    console.print(found.table())
+    for finding in found.findings:
+        console.print(f"- {finding.sentence}", highlight=False)
+    for advice in found.advice:
+        console.print(f"Advice, {advice.title[:1].lower()}{advice.title[1:]}: {advice.sentence}", highlight=False)
+    for path, content in ((json, found.to_json), (out, found.html)):
+        if path is not None:
+            write_whole(path, content().encode())
+            console.print(f"Written: {path}")
+    if found.exceeded:
+        names = ", ".join(dict.fromkeys(finding.attack for finding in found.exceeded))
+        errors.print(f"[bold red]Above the limit:[/] {names}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _check_outputs(json: Path | None, save: Path | None, *, model: bool = True) -> None:
     """Better now than after the training."""
-    if save is not None:
+    if save is not None and model:
         check_target(save)
     for path in (json, save):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise FileError(f"{path} cannot be written: its folder does not exist, or it is a folder itself.")
-
-
-def _objective(y: AnyArray) -> str:
-    """Two values: binary; text or few whole numbers: classes; anything else: a number."""
-    n_values = len(np.unique(y.astype(str)))
-    if n_values <= 2:
-        return "binary:logistic"
-    is_text = y.dtype.kind not in "iuf"
-    return "multi:softprob" if is_text or (n_values <= 50 and np.all(y == np.round(y))) else "reg:squarederror"
 
 
 def _hold_out(data: Dataset, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:

@@ -154,9 +154,9 @@ class _Saved(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Saved)
 
 
-def from_booster(booster: xgb.Booster) -> Tree:
-    """The tree of a booster that has one, in breadth-first order and without its statistics."""
-    saved = _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[0]
+def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
+    """A tree of a booster (as a rule it has one), in breadth-first order and without its statistics."""
+    saved = _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[number]
     order = [0]
     for node in order:  # the list grows while it is read: breadth first
         if saved.left_children[node] >= 0:
