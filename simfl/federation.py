@@ -163,7 +163,7 @@ def train_and_keep(
     before = ready.transport.traffic.copy()
     callbacks = default_callbacks(checked.verbose) if callbacks is None else callbacks
     earlier = _earlier(init_model, checked.turns, len(ready.about.parties)) if init_model else None
-    training = hub.train(ready.transport, ready.about, checked, callbacks, earlier)
+    training = hub.train(ready.transport, ready.about, checked, callbacks, earlier=earlier)
     traffic = ready.transport.traffic.since(before if isinstance(parties, Preparation) else None)
     gain = np.sum(training.gains, axis=0).tolist() if training.gains else None
     history = training.history

@@ -22,7 +22,7 @@ from sklearn.datasets import load_svmlight_file
 from simfl.arrays import AnyArray
 from simfl.errors import DataError, FileError
 from simfl.model import Model, write_whole
-from simfl.schema import Schema
+from simfl.schema import Expansion, Schema
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,22 @@ class Dataset:
         """Some of the rows with their labels."""
         X = self.X.iloc[numbers] if isinstance(self.X, pd.DataFrame) else self.X[numbers]
         return X, self.y[numbers]
+
+    @property
+    def n_features(self) -> int:
+        """How many columns there are."""
+        return int(self.X.shape[1])
+
+    @property
+    def expanded(self) -> Any:
+        """The rows as numbers, with a 0/1 column for every level of a category."""
+        if self.schema is None or not self.schema.has_categories:
+            return self.X
+        columns = [
+            f"{c.name}={level}" if c.levels else c.name for c in self.schema.columns for level in c.levels or ("",)
+        ]
+        rows = Expansion(self.schema.n_levels).expand(self.schema.encode(self.X))
+        return pd.DataFrame(rows, columns=columns)
 
     @property
     def notes(self) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -19,7 +20,8 @@ import numpy as np
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord, logger
-from simfl.errors import DataError, ParameterError, ProtocolError
+from simfl.errors import DataError, ParameterError, PartyLost, ProtocolError
+from simfl.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
 from simfl.params import PrepareParams, TrainParams, with_numbers
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.tables import HashValues, merge_tables
@@ -85,6 +87,9 @@ def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str
     """The handshake: what has everybody got? Refuses tables that do not fit together."""
     question = msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
     replies = _ask_all(transport, question, msg.Description)
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _refuse_unless(reply.n_rows > 0, "a table without rows")
     check_same_form(replies)
     return _settle(transport, replies)
 
@@ -98,6 +103,12 @@ def _settle(transport: Transport, described: dict[str, msg.Description]) -> dict
     question = msg.Settle(columns=list(agreed.columns))
     _ask_each(transport, {party: question for party, schema in own.items() if schema != agreed}, msg.Settled)
     return {party: msgspec.structs.replace(d, columns=list(agreed.columns)) for party, d in described.items()}
+
+
+def settle(transport: Transport, schema: Schema | None) -> None:
+    """Have everybody read its table through the schema that was agreed on."""
+    if schema is not None:
+        _ask_all(transport, msg.Settle(columns=list(schema.columns)), msg.Settled)
 
 
 def check_same_form(described: Mapping[str, msg.Description]) -> None:
@@ -150,10 +161,10 @@ def _find_similar_rows(
         mean=msg.pack(scale.mean),
         deviation=msg.pack(scale.deviation),
     )
-    hashes = {
-        party: _hash_values(reply.values, reply.lowest, described[party].n_rows, n_hashes)
-        for party, reply in _ask_all(transport, question, msg.Hashes).items()
-    }
+    hashes = {}
+    for party, reply in _ask_all(transport, question, msg.Hashes).items():
+        with _sent_by(party):
+            hashes[party] = _hash_values(reply.values, reply.lowest, described[party].n_rows, n_hashes)
     # Step 3: the global tables go to everybody, and every party finds its similar rows.
     matched = _match(transport, hashes, params, seed)
     return {"n_hashes": n_hashes, "bucket_width": bucket_width} | matched
@@ -170,10 +181,10 @@ def _scale(transport: Transport, params: PrepareParams, expansion: Expansion, n_
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
     replies = _ask_all(transport, msg.Measure(), msg.FeatureMoments)
-    found = [
-        Moments(*(msg.unpack(a, "f8", (d,)) for a in (reply.counts, reply.sums, reply.squares)))
-        for reply in replies.values()
-    ]
+    found = []
+    for party, reply in replies.items():
+        with _sent_by(party):
+            found.append(Moments(*(msg.unpack(a, "f8", (d,)) for a in (reply.counts, reply.sums, reply.squares))))
     if params.scale == "standard":
         return common_scale(found, n_rows, expansion.groups)
     squares = math.fsum(float(m.squares.sum()) for m in found)
@@ -236,6 +247,7 @@ class Training:
     rounds: list[list[Tree]] = field(default_factory=list)
     history: list[TreeRecord] = field(default_factory=list)
     gains: list[Doubles] = field(default_factory=list)  # per round and feature: what its splits gained for all parties
+    earlier: list[msg.AdoptedTree] = field(default_factory=list)  # trees that it goes on from
     best_round: int | None = None
 
 
@@ -268,9 +280,15 @@ def train(
     prepared: Prepared,
     params: TrainParams,
     callbacks: Sequence[Callback] = (),
+    journal: Journal | None = None,
+    min_parties: int | None = None,
     earlier: Earlier | None = None,
 ) -> Training:
-    """Stage 2: grow the trees, one after the other, from nothing or from an earlier model on."""
+    """Stage 2: grow the trees, one after the other, from nothing or from an earlier model on.
+
+    With a journal, the training goes on where the journal ends, and it survives the loss of parties as long as
+    `min_parties` are there (None: all of them).
+    """
     _check_early_stopping(prepared, params)
     params = with_numbers(params, prepared.schema.names if prepared.schema else None, prepared.n_features)
     _check_constraints(prepared, params)
@@ -282,38 +300,71 @@ def train(
         params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
     if not prepared.most_uses:  # no similar rows, none to be found anew
         params = msgspec.structs.replace(params, rematch=0)
-    training, exponents = _start(transport, prepared, params, seed, earlier)
-    watch = _Watch(training, transport, callbacks)
+    training = _begin(transport, prepared, params, seed, journal, earlier)
+    watch = _Watch(training, transport, callbacks, journal)
     try:
-        _grow_all(transport, training, exponents, watch, seed)
+        while not _grow_with(transport, training, watch, seed, min_parties):
+            pass
     finally:
         watch.close()
     return watch.best_trees()
 
 
-def _grow_all(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> None:
+def _grow_with(transport: Transport, training: Training, watch: _Watch, seed: int, min_parties: int | None) -> bool:
+    """Grow until the end, or until a party is lost or comes back. True: it is finished."""
+    try:
+        if watch.journal is not None:
+            settle(transport, training.prepared.schema)  # whoever was started anew has its own order of columns
+        exponents = _start(transport, training, seed)
+        if watch.journal is not None:
+            _replay(transport, training, exponents, watch, seed)
+        return _grow_all(transport, training, exponents, watch, seed)
+    except PartyLost as lost:
+        transport.parties = [party for party in transport.parties if party not in lost.parties]
+        if watch.journal is None or min_parties is None or len(transport.parties) < max(min_parties, 1):
+            raise
+        return False
+
+
+def _grow_all(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> bool:
     """The main loop."""
     prepared, params = training.prepared, training.params
     previous: list[msg.AdoptedTree] = []
-    turns = TURNS[params.turns](prepared.n_rows)
-    for number, builders in enumerate(islice(turns, n_rounds(params, len(prepared.parties)))):
-        names = [prepared.parties[builder] for builder in builders]
-        if number and _rematch_is_due((number - 1) * len(names), number * len(names), params):
-            exponents.matched(_rematch(transport, prepared, number, seed, previous))
+    n = n_rounds(params, len(prepared.parties))
+    for turn, builders in islice(enumerate(TURNS[params.turns](prepared.n_rows)), watch.turn, None):
+        number = len(training.rounds)
+        names = [p for p in (prepared.parties[builder] for builder in builders) if p in transport.parties]
+        if number == n or watch.stopped:
+            break
+        if _welcome_back(transport, prepared):
+            return False
+        if not names:
+            continue  # the next in turn
+        if _rematch_is_due(number, len(builders), watch, transport, params):
+            watch.rematched(number, *_rematch(transport, prepared, number, seed, previous, transport.parties))
+            exponents.matched(watch.most_uses)
             previous = []  # adopted on the way
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
         sums, scores = _sums_for(transport, number, names, previous, exponents)
         # Step 2: the builder adds its own and grows the next trees.
-        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents)
+        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, training)
+        previous = []
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
-            previous = []
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
         trees, previous, gains = _value(transport, grown, number, params, exponents, prepared.n_features)
-        watch.built(names, trees, gains)
+        watch.built(turn, names, trees, grown, previous, gains)
     finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
-    if previous:
-        watch.scored([reply.scores for reply in finished.values()])
+    watch.scored([reply.scores for reply in finished.values()])
+    return True
+
+
+def _welcome_back(transport: Transport, prepared: Prepared) -> bool:
+    """Count parties in again that were lost and answer now."""
+    back = transport.returned()
+    if back:
+        transport.parties = [party for party in prepared.parties if party in (*transport.parties, *back)]
+    return bool(back)
 
 
 def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
@@ -343,55 +394,144 @@ def _check_earlier(earlier: Earlier, prepared: Prepared, params: TrainParams, cl
         raise DataError(f"init_model does not know these classes: {strange}.")
 
 
-def _start(
-    transport: Transport, prepared: Prepared, params: TrainParams, seed: int, earlier: Earlier | None
-) -> tuple[Training, _Exponents]:
-    classes, base_score = labels(transport, params)
-    if earlier is not None:
-        _check_earlier(earlier, prepared, params, classes)
-        classes, base_score = earlier.classes, earlier.base_score
-    loss = LOSSES[params.objective]
+def _begin(
+    transport: Transport,
+    prepared: Prepared,
+    params: TrainParams,
+    seed: int,
+    journal: Journal | None,
+    earlier: Earlier | None,
+) -> Training:
+    """Classes and start value, from the labels or from the journal of a training that already began."""
+    began = next(iter(journal.of(Began)), None) if journal else None
+    if began is None or set(transport.parties) == set(prepared.parties):
+        classes, base_score = labels(transport, params)
+        if earlier is not None:
+            _check_earlier(earlier, prepared, params, classes)
+            classes, base_score = earlier.classes, earlier.base_score
+        now = Began(params=params, seed=seed, classes=classes, base_score=base_score.tolist())
+        if began is not None and began != now:
+            raise DataError(
+                "This training began with other labels or parameters: its journal does not fit any more. "
+                "Start a new training, without --resume."
+            )
+        if began is None and journal is not None:
+            journal.append(now)
+        return Training(prepared, params, classes, base_score, earlier=_trees_of(earlier))
+    return Training(prepared, params, began.classes, np.array(began.base_score))
+
+
+def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
+    params = training.params
     question = msg.Start(
         params=params,
         seed=seed,
-        classes=classes,
-        base_margin=loss.margin(base_score).tolist(),
-        remember=prepared.n_hashes if params.rematch else 0,
-        earlier=[_finished(tree) for trees in earlier.rounds for tree in trees] if earlier else [],
+        classes=training.classes,
+        base_margin=LOSSES[params.objective].margin(training.base_score).tolist(),
+        remember=training.prepared.n_hashes if params.rematch else 0,
+        earlier=training.earlier,
     )
-    exponents = _Exponents(_ask_all(transport, question, msg.Started))
-    exponents.matched(prepared.most_uses)
-    return Training(prepared, params, classes, base_score), exponents
+    started = _ask_all(transport, question, msg.Started)
+    for party, reply in started.items():
+        with _sent_by(party):
+            bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
+            _refuse_unless(min(bounds) >= 0, f"the bounds {bounds}")
+    exponents = _Exponents(started)
+    exponents.matched(training.prepared.most_uses)
+    return exponents
 
 
-def _finished(tree: Tree) -> msg.AdoptedTree:
-    return msg.AdoptedTree(values=msg.pack(tree.value[tree.leaves]), structure=msg.tree_to_message(tree))
+def _trees_of(earlier: Earlier | None) -> list[msg.AdoptedTree]:
+    return [
+        msg.AdoptedTree(values=msg.pack(tree.value[tree.leaves]), structure=msg.tree_to_message(tree))
+        for trees in (earlier.rounds if earlier else [])
+        for tree in trees
+    ]
 
 
-def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
-    """After `rematch` trees, then each time their number has doubled. `before`: trees one round ago."""
-    if not params.rematch:
+ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
+
+
+def _replay(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> None:
+    """Bring the parties to where the journal ends: the same trees, in the same order, give the same margins."""
+    rounds: list[list[msg.AdoptedTree]] = []
+
+    def send() -> None:
+        for start in range(0, len(rounds), ROUNDS_PER_REPLAY):
+            _ask_all(transport, msg.Replay(rounds=rounds[start : start + ROUNDS_PER_REPLAY]), msg.Replayed)
+        rounds.clear()
+
+    for entry in watch.journal.entries if watch.journal else []:
+        if isinstance(entry, Grew):
+            rounds.append(entry.adopted)
+        elif isinstance(entry, Rematched):
+            send()
+            _match_again(transport, training.prepared, entry, seed)
+            exponents.matched(entry.most_uses)
+    send()
+
+
+def _match_again(transport: Transport, prepared: Prepared, then: Rematched, seed: int) -> None:
+    """Bring back the similar rows of a rematch: from what the parties kept, or by searching once more."""
+    there = [party for party in then.parties if party in transport.parties]
+    if recall(transport, there, then.round) or there != then.parties:
+        return  # where somebody is missing a new rematch follows
+    _rematch(transport, prepared, then.round, seed, [], there)
+
+
+def recall(transport: Transport, parties: Sequence[str], number: int | None) -> bool:
+    """Whether all these parties still have the similar rows that they found then."""
+    replies = _ask_each(transport, dict.fromkeys(parties, msg.Recall(round=number)), msg.Recalled)
+    return all(reply.found for reply in replies.values())
+
+
+def _rematch_is_due(number: int, trees: int, watch: _Watch, transport: Transport, params: TrainParams) -> bool:
+    """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
+    if not params.rematch or not number or len(transport.parties) < 2 or watch.rematched_at == number:
         return False
-    return (now // params.rematch).bit_length() > (before // params.rematch).bit_length()
+    if watch.matched_by is not None and not set(transport.parties) <= set(watch.matched_by):
+        return True
+    before, now = (number - 1) * trees // params.rematch, number * trees // params.rematch
+    return now.bit_length() > before.bit_length()
 
 
 def _rematch(
-    transport: Transport, prepared: Prepared, number: int, seed: int, previous: list[msg.AdoptedTree]
-) -> dict[str, int]:
+    transport: Transport,
+    prepared: Prepared,
+    number: int,
+    seed: int,
+    previous: list[msg.AdoptedTree],
+    parties: Sequence[str],
+) -> tuple[list[str], dict[str, int]]:
     """Find the similar rows anew, by the leaves of the last trees: no more of them than there were hash values."""
     question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
-    leaves = {
-        party: _hash_values(reply.leaves, None, rows[party], None)
-        for party, reply in _ask_all(transport, question, msg.LeavesOfRows).items()
-    }
+    leaves: dict[str, HashValues] = {}
+    for party, reply in _ask_each(transport, dict.fromkeys(parties, question), msg.LeavesOfRows).items():
+        with _sent_by(party):
+            leaves[party] = _hash_values(_of_round(reply, number, party).leaves, None, rows[party], None)
+            n_trees = leaves[party].above.shape[1]
+            others = next(iter(leaves.values())).above.shape[1]
+            _refuse_unless(1 <= n_trees == others <= prepared.n_hashes, f"leaves of {n_trees} trees")
     uses: dict[str, int] = _match(transport, leaves, prepared.params, seed + number, number)["most_uses"]
-    return uses
+    return list(parties), uses
 
 
 def labels(transport: Transport, params: TrainParams) -> tuple[list[Any] | None, Doubles]:
     """The classes of all parties (None for regression) and the start value. Refuses labels that do not fit."""
-    replies = _ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary)
+    return check_labels(_ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary), params)
+
+
+def check_labels(replies: Mapping[str, msg.LabelSummary], params: TrainParams) -> tuple[list[Any] | None, Doubles]:
+    """The same from replies that are there already."""
+    for party, reply in replies.items():
+        with _sent_by(party):
+            expected = 1 if reply.classes is None else len(reply.classes)
+            _refuse_unless(
+                len(reply.sums) == expected and (reply.classes is not None) == LOSSES[params.objective].classifies,
+                "labels of another kind",
+            )
+            _refuse_unless(reply.weight > 0 and (reply.classes is None or min(reply.sums) >= 0), "weights below zero")
     classes = _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
     return classes, _base_score(replies, classes, params)
 
@@ -449,8 +589,8 @@ def _sums_for(
     }
     sums = {
         builder: {
-            "gradients": _add(reply.gradients.get(builder) for reply in replies.values()),
-            "hessians": _add(reply.hessians.get(builder) for reply in replies.values()),
+            "gradients": _add({party: reply.gradients.get(builder) for party, reply in replies.items()}),
+            "hessians": _add({party: reply.hessians.get(builder) for party, reply in replies.items()}),
         }
         for builder in builders
     }
@@ -463,23 +603,38 @@ def _grow(
     sums: Mapping[str, dict[str, msg.Array | None]],
     previous: list[msg.AdoptedTree],
     exponents: _Exponents,
+    training: Training,
 ) -> list[msg.Grown]:
     """Ask each builder for its trees."""
+    params, n_outputs, n_features = training.params, len(training.base_score), training.prepared.n_features
     questions = {
         builder: msg.Grow(round=number, previous=previous, exponents=exponents.row, **own)
         for builder, own in sums.items()
     }
     replies = _ask_each(transport, questions, msg.Grown)
-    return [_of_round(reply, number, party) for party, reply in replies.items()]
+    most_nodes = 2 ** (params.max_depth + (params.extra_depth or 0) + 1) if params.max_depth else math.inf
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _of_round(reply, number, party)
+            n_values = None if reply.values is None else len(reply.values)
+            _refuse_unless(len(reply.trees) == n_outputs, f"{len(reply.trees)} trees where {n_outputs} belong")
+            _refuse_unless(
+                n_values == (n_outputs if params.leaf_values == "builder" else None), "values of other trees"
+            )
+            for tree in reply.trees:
+                _refuse_unless(tree.n_nodes < most_nodes, f"a tree of {tree.n_nodes} nodes, deeper than was asked for")
+                msg.tree_from_message(tree, n_features)
+    return list(replies.values())
 
 
-def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
+def _add(arrays: Mapping[str, msg.Array | None]) -> msg.Array | None:
     """The sum of integer vectors. Integers: the order of the parties does not matter."""
     total: AnyArray | None = None
-    for array in arrays:
+    for party, array in arrays.items():
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
-            values = msg.unpack(array, "i4", shape)
+            with _sent_by(party):
+                values = msg.unpack(array, "i4", shape)
             total = values.astype(np.int64) if total is None else np.add(total, values, out=total)
     # Within the announced bounds the sum fits; beyond them it is cut off rather than wrapped around.
     return None if total is None else msg.pack(np.clip(total, -(2**31), 2**31 - 1).astype(np.int32))
@@ -505,13 +660,15 @@ def _value(
         return valued_trees, adopted, None
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
     question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf)
-    replies = {
-        party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
-    }
+    replies = _ask_all(transport, question, msg.LeafSums)
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _of_round(reply, number, party)
+            _refuse_unless(len(reply.gradients) == len(reply.hessians) == len(trees), "sums of other trees")
     finished, adopted, gains = [], [], np.zeros(n_features)
     for i, tree in enumerate(trees):
-        G = _leaf_total([r.gradients[i] for r in replies.values()], tree.n_leaves, exponents.leaf[0])
-        H = _leaf_total([r.hessians[i] for r in replies.values()], tree.n_leaves, exponents.leaf[1])
+        G = _leaf_total({p: r.gradients[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[0])
+        H = _leaf_total({p: r.hessians[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[1])
         final, leaf_values = _leaf_values(params)(tree, G, H, params)
         gains += gain_of_features(tree, final, G, H, params, n_features)
         finished.append(final)
@@ -538,35 +695,93 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
     return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
 
 
-def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Doubles:
+def _leaf_total(arrays: Mapping[str, msg.Array], n_leaves: int, exponent: int) -> Doubles:
     total = np.zeros(n_leaves, dtype=np.int64)
-    for array in arrays:
-        total += msg.unpack(array, "i8", (n_leaves,))
+    for party, array in arrays.items():
+        with _sent_by(party):
+            total += msg.unpack(array, "i8", (n_leaves,))
     return from_ints(total, exponent)
 
 
 class _Watch:
     """Keeps the history, tells the callbacks, and decides when to stop."""
 
-    def __init__(self, training: Training, transport: Transport, callbacks: Sequence[Callback]) -> None:
-        self.training, self.transport, self.callbacks = training, transport, callbacks
+    def __init__(
+        self, training: Training, transport: Transport, callbacks: Sequence[Callback], journal: Journal | None
+    ) -> None:
+        self.training, self.transport, self.callbacks, self.journal = training, transport, callbacks, journal
         self.loss = LOSSES[training.params.objective]
-        self.builder: str | None = None
+        self.builder = ""
+        self.absent: list[str] = []
+        self.turn = 0  # the next one
+        self.rematched_at: int | None = None
+        self.matched_by: list[str] | None = None
+        self.most_uses: dict[str, int] = {}
+        self.stopped = False
         self.clock, self.bytes = time.perf_counter(), transport.traffic.total
         self.best = math.inf
         for callback in callbacks:
             callback.before_training(training.prepared.parties, training.params)
+        for entry in journal.entries if journal else []:
+            self._remember(entry)
 
-    def built(self, builders: list[str], trees: list[Tree], gains: Doubles | None) -> None:
+    def _remember(self, entry: Any) -> None:
+        """Take up an entry of the journal as if it happened now."""
+        if isinstance(entry, Grew):
+            n_features = self.training.prepared.n_features
+            self.training.rounds.append([_tree(finished, n_features) for finished in entry.trees])
+            if entry.gains is not None:
+                self.training.gains.append(np.array(entry.gains))
+            self.turn, self.builder, self.absent = entry.turn + 1, ", ".join(entry.builders), entry.absent
+        elif isinstance(entry, Scored):
+            self.stopped = self._take(entry.record)
+        elif isinstance(entry, Rematched):
+            self.rematched_at, self.matched_by, self.most_uses = entry.round, entry.parties, entry.most_uses
+
+    def _note(self, entry: Any, *, sync: bool = True) -> None:
+        if self.journal is not None:
+            self.journal.append(entry, sync=sync)
+
+    def rematched(self, number: int, parties: list[str], most_uses: dict[str, int]) -> None:
+        """The similar rows were found anew."""
+        self.rematched_at, self.matched_by, self.most_uses = number, parties, most_uses
+        self._note(Rematched(round=number, parties=parties, most_uses=most_uses))
+
+    def built(
+        self,
+        turn: int,
+        builders: list[str],
+        trees: list[Tree],
+        grown: Sequence[msg.Grown],
+        adopted: Sequence[msg.AdoptedTree],
+        gains: Doubles | None,
+    ) -> None:
         """A round's trees are finished; their scores come with the next replies."""
-        self.builder = ", ".join(builders)
+        self.turn, self.builder = turn + 1, ", ".join(builders)
+        self.absent = [party for party in self.training.prepared.parties if party not in self.transport.parties]
         self.training.rounds.append(trees)
         if gains is not None:
             self.training.gains.append(gains)
+        if self.journal is not None:
+            structures = [structure for reply in grown for structure in reply.trees]
+            entry = Grew(
+                round=len(self.training.rounds) - 1,
+                turn=turn,
+                builders=builders,
+                absent=self.absent,
+                gains=None if gains is None else gains.tolist(),
+                adopted=[
+                    msg.AdoptedTree(values=a.values, structure=s) for a, s in zip(adopted, structures, strict=True)
+                ],
+                trees=[
+                    FinishedTree(structure=msg.tree_to_message(t), values=msg.pack(t.value[t.leaves])) for t in trees
+                ],
+            )
+            self.journal.append(entry)
 
     def scored(self, scores: Sequence[msg.Scores]) -> bool:
         """The scores of the last trees came in. True: stop now."""
-        if self.builder is None:
+        if len(self.training.history) == len(self.training.rounds):
             return False
         now, n_bytes = time.perf_counter(), self.transport.traffic.total
         record = TreeRecord(
@@ -576,11 +791,17 @@ class _Watch:
             validation=self._mean([s.validation for s in scores], [s.validation_weight for s in scores]),
             bytes=n_bytes - self.bytes,
             seconds=now - self.clock,
+            absent=self.absent,
         )
         self.clock, self.bytes = now, n_bytes
-        self.training.history.append(record)
+        self._note(Scored(record=record), sync=False)  # the next tree's entry brings it to the disk
         asked = [callback.after_tree(record) for callback in self.callbacks]  # every callback is told
-        return any(asked) or self._no_better(record)
+        self.stopped = self._take(record) or any(asked)
+        return self.stopped
+
+    def _take(self, record: TreeRecord) -> bool:
+        self.training.history.append(record)
+        return self._no_better(record)
 
     def _mean(self, sums: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
         names = {name: None for own in sums for name in own}
@@ -593,7 +814,7 @@ class _Watch:
         patience = self.training.params.early_stopping_rounds
         if not patience:
             return False
-        value = record.validation[self.loss.metric]
+        value = record.validation.get(self.loss.metric, math.inf)
         if value < self.best:
             self.best, self.training.best_round = value, record.round
         return record.round - (self.training.best_round or 0) >= patience
@@ -611,6 +832,11 @@ class _Watch:
         return self.training
 
 
+def _tree(finished: FinishedTree, n_features: int) -> Tree:
+    tree = msg.tree_from_message(finished.structure, n_features)
+    return tree.with_leaf_values(msg.unpack(finished.values, "f4", (tree.n_leaves,)))
+
+
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
@@ -623,6 +849,20 @@ def _ask_each(transport: Transport, questions: Mapping[str, msg.Request], kind: 
     """Ask each its own; the replies stand in the order of the questions, in whatever order they came."""
     replies = transport.ask_all(questions)
     return {party: msg.expect(kind, replies[party], party) for party in questions}
+
+
+@contextmanager
+def _sent_by(party: str) -> Iterator[None]:
+    """Say whose message it was that could not be."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ProtocolError(f"Party {party!r} sent what cannot be: {str(error).removesuffix('.')}.") from None
+
+
+def _refuse_unless(sound: bool, fact: str) -> None:
+    if not sound:
+        raise ProtocolError(f"{fact}.")
 
 
 def _of_round(reply: Any, number: int, party: str) -> Any:

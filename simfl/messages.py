@@ -15,10 +15,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from simfl.arrays import AnyArray
 from simfl.errors import ProtocolError
@@ -30,6 +31,18 @@ VERSION = 1  # of the protocol: parties of different versions refuse each other
 
 ClassLabel = bool | int | float | str
 DType = Literal["u1", "u2", "u4", "i4", "i8", "f4", "f8"]
+
+# Bounds of what a message can make its receiver allocate beyond its own size: numbers that something is made of have
+# limits, and arrays and lists are as long as their bytes. What lies outside is refused when the message arrives.
+MOST_CLASSES = 1000
+Count = Annotated[int, Meta(ge=0, le=2**40)]
+Features = Annotated[int, Meta(ge=1, le=2**24)]
+NHashes = Annotated[int, Meta(ge=0, le=255)]
+Neighbors = Annotated[int, Meta(ge=0, le=2**16)]
+Nodes = Annotated[int, Meta(ge=1, le=2**28)]
+Round = Annotated[int, Meta(ge=0, le=2**40)]
+Seed = Annotated[int, Meta(ge=0)]
+Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -50,7 +63,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class TreeStructure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which feature is compared with which threshold, breadth first. No values, no statistics."""
 
-    n_nodes: int
+    n_nodes: Nodes
     inner: bytes  # one bit per node: 1 for a split, 0 for a leaf
     feature: Array  # per split: the feature's number
     threshold: Array  # per split: smaller values go left
@@ -78,21 +91,38 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 # --- the handshake ---------------------------------------------------------------------------------------------------
 
 
+class Greet(Message, frozen=True, kw_only=True):
+    """Hub to party, between machines: this is the study. Does your table fit it?"""
+
+    version: int
+    simfl: str
+    run: str  # the training's name: the same when it is taken up again
+    study: str  # the study file, as its author wrote it
+
+
+class Greeting(Message, frozen=True, kw_only=True):
+    """Leaves the party: what is wrong, in its own words, and the versions of what it has installed."""
+
+    version: int
+    problems: list[str]
+    versions: dict[str, str]
+
+
 class Describe(Message, frozen=True, kw_only=True):
     """Hub to party: what have you got? `validation_fraction` of the rows are to be set aside, drawn from `seed`."""
 
     version: int
     validation_fraction: float
-    seed: int
+    seed: Seed
 
 
 class Description(Message, frozen=True, kw_only=True):
     """Leaves the party: the form of its table, no content."""
 
     version: int
-    n_rows: int
-    n_validation_rows: int
-    n_features: int
+    n_rows: Count
+    n_validation_rows: Count
+    n_features: Features
     columns: list[Column] | None  # names, kinds and the levels of categories, where the table has names
     is_sparse: bool
 
@@ -128,8 +158,8 @@ class FeatureMoments(Message, frozen=True, kw_only=True):
 class Hash(Message, frozen=True, kw_only=True):
     """Hub to party: hash your rows with these functions, on this scale."""
 
-    seed: int
-    n_hashes: int
+    seed: Seed
+    n_hashes: NHashes
     bucket_width: float
     law: Literal["gaussian", "cauchy"]
     mean: Array
@@ -146,9 +176,9 @@ class Hashes(Message, frozen=True, kw_only=True):
 class Match(Message, frozen=True, kw_only=True):
     """Hub to party: the global tables. Find `n_neighbors` similar rows of every other party."""
 
-    round: int | None  # None: for all trainings to come; else for the rest of this one
-    seed: int
-    n_neighbors: int
+    round: Round | None  # None: for all trainings to come; else for the rest of this one
+    seed: Seed
+    n_neighbors: Neighbors
     max_candidates: int | None  # rows of each other party to compare a row with; None: all
     parties: list[str]  # all of them, in the common order
     bucket_values: list[Array]  # per table: the hash values that the bucket numbers stand for
@@ -159,7 +189,7 @@ class Matched(Message, frozen=True, kw_only=True):
     """Leaves the party: how alike its rows and their most similar rows are, on average, per other party."""
 
     equal_hashes: dict[str, float]
-    most_uses: int  # how many of its rows at most resemble one and the same row
+    most_uses: Count  # how many of its rows at most resemble one and the same row
 
 
 # --- stage 2: training -----------------------------------------------------------------------------------------------
@@ -183,10 +213,10 @@ class Start(Message, frozen=True, kw_only=True):
     """Hub to party: a training begins, from this start value."""
 
     params: TrainParams
-    seed: int
+    seed: Seed
     classes: list[ClassLabel] | None
-    base_margin: list[float]
-    remember: int  # of how many last trees the leaves are to be kept, for a rematch
+    base_margin: Annotated[list[float], Meta(min_length=1, max_length=MOST_CLASSES)]
+    remember: NHashes  # of how many last trees the leaves are to be kept, for a rematch
     earlier: list[AdoptedTree] = []  # the trees of an earlier model that this training goes on from
 
 
@@ -202,31 +232,53 @@ class Started(Message, frozen=True, kw_only=True):
 class HashByTrees(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the previous trees; into which leaves of the last `n_hashes` trees did your rows fall?"""
 
-    round: int
+    round: Round
     previous: list[AdoptedTree]
-    n_hashes: int
+    n_hashes: NHashes
 
 
 class LeavesOfRows(Message, frozen=True, kw_only=True):
     """Leaves the party: per row the numbers of leaves, no more than there were hash values, in their place."""
 
-    round: int
+    round: Round
     leaves: Array
+
+
+class Replay(Message, frozen=True, kw_only=True):
+    """Hub to party: adopt these trees, round by round. So a training goes on after an interruption."""
+
+    rounds: list[list[AdoptedTree]]
+
+
+class Replayed(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it is done."""
+
+
+class Recall(Message, frozen=True, kw_only=True):
+    """Hub to party: take the similar rows again that you kept for this round (None: those of stage 1)."""
+
+    round: Round | None
+
+
+class Recalled(Message, frozen=True, kw_only=True):
+    """Leaves the party: whether it still had them."""
+
+    found: bool
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of each builder."""
 
-    round: int
+    round: Round
     builders: list[str]
     previous: list[AdoptedTree]
-    exponents: tuple[int, int]  # the resolution of gradients and hessians, as powers of two
+    exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
 
 
 class RowSums(Message, frozen=True, kw_only=True):
     """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point."""
 
-    round: int
+    round: Round
     gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
     hessians: dict[str, Array]
     scores: Scores
@@ -235,17 +287,17 @@ class RowSums(Message, frozen=True, kw_only=True):
 class Grow(Message, frozen=True, kw_only=True):
     """Hub to builder: adopt the previous trees, then grow the next with these sums of the other parties."""
 
-    round: int
+    round: Round
     previous: list[AdoptedTree]
     gradients: Array | None
     hessians: Array | None
-    exponents: tuple[int, int]
+    exponents: tuple[Exponent, Exponent]
 
 
 class Grown(Message, frozen=True, kw_only=True):
     """Leaves the builder: the trees. Values only where the recipe takes the builder's."""
 
-    round: int
+    round: Round
     trees: list[TreeStructure]
     values: list[Array] | None
     scores: Scores
@@ -254,15 +306,15 @@ class Grown(Message, frozen=True, kw_only=True):
 class SumPerLeaf(Message, frozen=True, kw_only=True):
     """Hub to party: how do your gradients add up in these leaves?"""
 
-    round: int
+    round: Round
     trees: list[TreeStructure]
-    exponents: tuple[int, int]
+    exponents: tuple[Exponent, Exponent]
 
 
 class LeafSums(Message, frozen=True, kw_only=True):
     """Leaves the party: per leaf the sum of the gradients of its rows, in fixed point."""
 
-    round: int
+    round: Round
     gradients: list[Array]
     hessians: list[Array]
 
@@ -270,7 +322,7 @@ class LeafSums(Message, frozen=True, kw_only=True):
 class Finish(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the last trees; the training ends."""
 
-    round: int
+    round: Round
     previous: list[AdoptedTree]
 
 
@@ -280,33 +332,52 @@ class Finished(Message, frozen=True, kw_only=True):
     scores: Scores
 
 
+class TakeModel(Message, frozen=True, kw_only=True):
+    """Hub to party: this is the model, an XGBoost file, and how it came about."""
+
+    model: bytes
+    history: bytes
+
+
+class Taken(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it has it."""
+
+
 Request = (
-    Describe
+    Greet
+    | Describe
     | Settle
     | Measure
     | Hash
     | Match
+    | Recall
     | DescribeLabels
     | Start
+    | Replay
     | HashByTrees
     | SumOntoRows
     | Grow
     | SumPerLeaf
     | Finish
+    | TakeModel
 )
 Reply = (
-    Description
+    Greeting
+    | Description
     | Settled
     | FeatureMoments
     | Hashes
     | Matched
+    | Recalled
     | LabelSummary
     | Started
+    | Replayed
     | LeavesOfRows
     | RowSums
     | Grown
     | LeafSums
     | Finished
+    | Taken
 )
 
 # --- to bytes and back -----------------------------------------------------------------------------------------------
@@ -330,10 +401,25 @@ def decode(data: bytes) -> Request | Reply:
 
 
 def expect(kind: type[R], message: Message, sender: str) -> R:
-    """The message, if it is of the kind that belongs here."""
+    """The message, if it is of the kind that belongs here and has no number in it that is none."""
     if not isinstance(message, kind):
         raise ProtocolError(f"{sender!r} sent {type(message).__name__} where {kind.__name__} belongs.")
+    if not _all_finite(message):
+        raise ProtocolError(f"{sender!r} sent {kind.__name__} with a number that is infinite or none at all.")
     return message
+
+
+def _all_finite(part: Any) -> bool:
+    """Whether all numbers are finite. Arrays are looked at when they are unpacked."""
+    if isinstance(part, float):
+        return math.isfinite(part)
+    if isinstance(part, list | tuple):
+        return all(_all_finite(each) for each in part)
+    if isinstance(part, dict):
+        return all(_all_finite(each) for each in part.values())
+    if isinstance(part, msgspec.Struct) and not isinstance(part, Array):
+        return all(_all_finite(getattr(part, name)) for name in part.__struct_fields__)
+    return True
 
 
 def pack(values: AnyArray) -> Array:
@@ -356,7 +442,13 @@ def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
             f"An array of type {array.dtype}, shape {array.shape} and {len(array.data)} bytes arrived "
             f"where type {dtype} and shape {shape} belong."
         )
-    return np.frombuffer(array.data, dtype=f"<{dtype}").reshape(array.shape)
+    try:
+        values = np.frombuffer(array.data, dtype=f"<{dtype}").reshape(array.shape)
+    except (ValueError, OverflowError):  # no bytes at all, and a shape of zero times far too many
+        raise ProtocolError(f"An array of the impossible shape {array.shape} arrived.") from None
+    if dtype[0] == "f" and not np.isfinite(values).all():
+        raise ProtocolError(f"An array of shape {array.shape} arrived with numbers that are infinite or none at all.")
+    return values
 
 
 def tree_to_message(tree: Tree) -> TreeStructure:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import struct
 import zipfile
 from collections import deque
@@ -35,8 +36,6 @@ from simfl.training.gradients import add_values, most_uses, sum_onto_similar, su
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import Tree
 from simfl.training.walking import Walker, walker
-
-MOST_CLASSES = 1000
 
 
 @dataclass
@@ -131,6 +130,7 @@ class Party:
             raise DataError(f"A party's name must be a text that is not empty, not {name!r}.")
         self.name = name
         self.n_jobs = cores()
+        self.folder: Path | None = None  # where similar rows are kept, for a training to be taken up again
         self.progress: Callable[[int, int], None] | None = None  # told about a long search: rows done, rows in all
         self.rows, self.schema = self._read(X, y, sample_weight, schema)
         if columns is not None:
@@ -304,6 +304,9 @@ class Party:
             self._similar = similar
         else:
             self._running().similar = similar
+        path = self._kept(message.round)
+        if path is not None:
+            self.keep(path, similar)
         uses = max(most_uses(rows, self._n_rows[other]) for other, rows in similar.items())
         return msg.Matched(equal_hashes=equal, most_uses=uses)
 
@@ -313,20 +316,30 @@ class Party:
             other: np.bincount(rows.ravel(), minlength=self._n_rows[other]) for other, rows in self._similar.items()
         }
 
-    def keep(self, path: Path) -> None:
-        """Write what stage 1 found, for later trainings. Holds row ids, no rows."""
-        arrays: dict[str, AnyArray] = {
-            f"similar_{i}": self._similar[o] for i, o in enumerate(self._order) if o in self._similar
-        }
+    def keep(self, path: Path, similar: dict[str, Ints] | None = None) -> None:
+        """Write what stage 1 (or a rematch) found, for later trainings. Holds row ids, no rows."""
+        found = self._similar if similar is None else similar
+        arrays: dict[str, AnyArray] = {f"similar_{i}": found[o] for i, o in enumerate(self._order) if o in found}
         sizes = np.array([self._n_rows.get(o, 0) for o in self._order])
         arrays |= {"order": np.array(self._order), "n_rows": sizes, "fingerprint": np.array(self.fingerprint())}
-        np.savez(path, allow_pickle=False, **arrays)
+        unfinished = path.with_name(f".{path.name}.unfinished.npz")
+        try:
+            with unfinished.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def recall(self, path: Path, validation_fraction: float, seed: int, agreed: Schema | None = None) -> None:
         """Read back what `keep` wrote; refuse it if the table has changed since."""
         if agreed and self.columns and sorted(self.columns) == sorted(agreed.names):
             self.settle(agreed)
         self._set_aside(validation_fraction, seed)
+        self._similar = self._read_kept(path)
+
+    def _read_kept(self, path: Path) -> dict[str, Ints]:
         try:
             with np.load(path, allow_pickle=False) as file:
                 kept = dict(file)
@@ -339,7 +352,22 @@ class Party:
                 "Run simfl.prepare again."
             )
         self._order, self._n_rows = order, dict(zip(order, sizes, strict=True))
-        self._similar = {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
+        return {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
+
+    def _recall(self, message: msg.Recall) -> msg.Recalled:
+        path = self._kept(message.round)
+        if path is None or not path.exists():
+            return msg.Recalled(found=False)
+        found = self._read_kept(path)
+        if message.round is None:
+            self._similar = found
+        else:
+            self._running().similar = found
+        return msg.Recalled(found=True)
+
+    def _kept(self, number: int | None) -> Path | None:
+        """Where the similar rows of a round are kept, if this party keeps them."""
+        return self.folder and self.folder / f"similar-{'first' if number is None else number}.npz"
 
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""
@@ -361,7 +389,7 @@ class Party:
 
     def _describe_classes(self, y: AnyArray, weight: Floats | None) -> msg.LabelSummary:
         classes = plain_classes(y if self.validation_rows is None else np.concatenate([y, self.validation_rows.y]))
-        if len(classes) > MOST_CLASSES or any(isinstance(c, float) for c in classes):
+        if len(classes) > msg.MOST_CLASSES or any(isinstance(c, float) for c in classes):
             raise DataError(
                 f"{self} has labels that look like numbers, not classes ({classes[:3]}). "
                 "Use objective='reg:squarederror'."
@@ -398,6 +426,12 @@ class Party:
         return msg.Started(
             gradient=g * heaviest, hessian=h * heaviest, total_gradient=g * total, total_hessian=h * total
         )
+
+    def _replay(self, message: msg.Replay) -> msg.Replayed:
+        run = self._running()
+        for trees_of_round in message.rounds:
+            self._adopt(run, trees_of_round)
+        return msg.Replayed()
 
     def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows:
         """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
@@ -544,8 +578,10 @@ class Party:
         msg.Measure: _measure,
         msg.Hash: _hash,
         msg.Match: _match,
+        msg.Recall: _recall,
         msg.DescribeLabels: _describe_labels,
         msg.Start: _start,
+        msg.Replay: _replay,
         msg.HashByTrees: _hash_by_trees,
         msg.SumOntoRows: _sum_onto_rows,
         msg.Grow: _grow,

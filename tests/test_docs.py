@@ -30,12 +30,12 @@ def test_the_commands_of_the_tutorial_run(tmp_path):
     steps = {"python": [code for kind, code in blocks if kind == "python"]}
     # The files come from the first and the last block of Python; the model from the commands themselves.
     code = "\n".join([steps["python"][0], steps["python"][-1]])
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)  # noqa: S603
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)
     lines = [line for kind, code in blocks if kind == "sh" for line in code.strip().splitlines()]
     assert len(lines) == 3
     simfl = Path(sys.executable).with_name("simfl")
     for line in lines:
-        subprocess.run([simfl, *shlex.split(line)[1:]], cwd=tmp_path, check=True, timeout=300, env=os.environ)  # noqa: S603
+        subprocess.run([simfl, *shlex.split(line)[1:]], cwd=tmp_path, check=True, timeout=300, env=os.environ)
     assert (tmp_path / "runs" / "patients" / "report.html").stat().st_size > 500_000
     assert (tmp_path / "predictions.csv").read_text().startswith("prediction,probability of 0,probability of 1")
 

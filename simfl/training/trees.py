@@ -165,9 +165,9 @@ class _Saved(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Saved)
 
 
-def from_booster(booster: xgb.Booster) -> Tree:
-    """The tree of a booster that has one, in breadth-first order and without its statistics."""
-    return _tree(_decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[0])
+def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
+    """A tree of a booster (as a rule it has one), in breadth-first order and without its statistics."""
+    return _tree(_decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[number])
 
 
 def all_trees(booster: xgb.Booster) -> list[Tree]:
