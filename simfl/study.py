@@ -59,6 +59,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     patience: Annotated[float, Meta(ge=5)] = 60.0
     on_dropout: Literal["continue", "stop"] = "continue"
     min_parties: Annotated[int, Meta(ge=1)] | None = None
+    audit: dict[str, Any] = {}  # read by `simfl audit` alone
 
     @property
     def parties(self) -> list[str]:

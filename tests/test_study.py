@@ -53,6 +53,10 @@ def test_what_is_wrong_is_said(text, said):
     assert said in str(refused.value)
 
 
+def test_an_audit_table_may_stand_in_a_study():
+    assert study("[audit]\nmasked = true").audit == {"masked": True}
+
+
 @pytest.mark.parametrize("name", ["no rth", "../north", "", "hub", "server", "a" * 64, "nörth"])
 def test_a_party_needs_a_name_that_a_site_can_have(name):
     with pytest.raises(StudyError):
