@@ -173,6 +173,7 @@ def _errors_section(page: Page, table: Table, printed: dict[str, Errors]) -> Non
     page.say("What the paper says, on these runs (difference in points ± its standard error; negative is better):")
     for method in (m for m in table.methods if m.startswith("SimFL")):
         page.table([method, *(star(d) for d in table.plan.data), "in all"], claim_rows(table, method))
+    page.say("Plainly: " + "; ".join(plainly(table)) + ".")
     if known:
         page.say(f"By the paper's own figures: {own_claims(known)}.")
 
@@ -237,6 +238,18 @@ def claim_rows(table: Table, method: str) -> list[list[str]]:
     ]
 
 
+def plainly(table: Table) -> list[str]:
+    """What does not hold, and where."""
+    told = []
+    for method in (m for m in table.methods if m.startswith("SimFL")):
+        per_data = {data: claims_of(table, method, data) for data in table.plan.data}
+        for claim in list(next(iter(per_data.values())))[:3]:
+            where = [star(data) for data, found in per_data.items() if found[claim].word == "fails"]
+            if where:
+                told.append(f"{method} is NOT {claim} on {', '.join(where)}")
+    return told or ["none of the claims about SimFL fails here"]
+
+
 def own_claims(printed: dict[str, Errors]) -> str:
     """The same claims, held against the figures that the paper prints."""
     better = {d: min(e.solo_a, e.solo_b) for d, e in printed.items()}
@@ -249,6 +262,9 @@ def own_claims(printed: dict[str, Errors]) -> str:
     return ", ".join(f"{claim} on {n} of {len(printed)}" for claim, n in counts.items())
 
 
+LABEL: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+
+
 def plot_errors(table: Table, printed: dict[str, Errors], path: Path) -> None:
     """One panel per data set, one bar per method, the paper's figure as a tick."""
     plt = pyplot()
@@ -257,14 +273,15 @@ def plot_errors(table: Table, printed: dict[str, Errors], path: Path) -> None:
     for axis, data in zip(np.atleast_1d(axes), table.plan.data, strict=True):
         values = [_bar(table, data, label) for label in labels]
         colours = [COLOURS.get(label, COLOURS[SOLO]) for label in labels]
-        bars = axis.barh(labels, [100 * v for v in values], color=colours, alpha=0.85)
-        axis.bar_label(bars, [percent(v) for v in values], padding=3, fontsize=8)
-        if data in printed and table.settings == "paper":
-            own = printed[data]
-            marks = [own.simfl, own.tfl, own.solo_a, own.solo_b, own.all_in]
-            axis.scatter(marks, labels, marker="|", s=160, color="black", zorder=3, label="paper")
+        own = printed.get(data) if table.settings == "paper" else None
+        marks = [own.simfl, own.tfl, own.solo_a, own.solo_b, own.all_in] if own else [0.0] * len(labels)
+        axis.barh(labels, [100 * v for v in values], color=colours, alpha=0.85)
+        if own:
+            axis.scatter(marks, labels, marker="|", s=160, color="black", zorder=3)
+        for place, (value, mark) in enumerate(zip(values, marks, strict=True)):
+            axis.annotate(percent(value), (max(100 * value, mark), place), (5, 0), **LABEL)
         axis.set_title(star(data), fontsize=10)
-        axis.set_xlim(0, 1.35 * max(*(100 * v for v in values), 1e-9))
+        axis.set_xlim(0, 1.35 * max(*(100 * v for v in values), *marks, 1e-9))
         axis.set_xticks([])
         axis.spines[["top", "right", "bottom"]].set_visible(False)
         axis.tick_params(left=False)

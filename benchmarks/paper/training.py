@@ -37,7 +37,7 @@ WIDE_TREES = 100  # with thousands of columns a tree under today's settings take
 def n_trees(settings: str, data: str, *, quick: bool = False) -> int:
     """How many trees a table has."""
     if quick:
-        return {"paper": 100, "today": 50}[settings]
+        return {"paper": 60, "today": 30}[settings]
     return WIDE_TREES if settings == "today" and data == "real-sim" else TREES[settings]
 
 

@@ -267,7 +267,7 @@ def plot_latency(results: Results, path: Path) -> None:
         axis.set_xlabel("latency in ms, one way", fontsize=8)
         axis.set_ylabel("seconds", fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(
         "Seconds of a whole training against link latency (computed from measured messages and bytes)", fontsize=11
     )
