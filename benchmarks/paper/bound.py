@@ -198,13 +198,11 @@ def theorem_2(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
     page = Page("Theorem 2: the error of the weighted objective, and its bound", command, quick=plan.quick)
     page.say(
         f"The theorem bounds |L_w - L| for every tree, with probability 1 - delta (here delta = {DELTA}), if feature "
-        f"values "
-        "are independent and uniform and split values drawn from them, which no real data is. Left: the error as it "
-        "was. "
-        "Right: the bound with the measured d_t, d_m, g', h', f' and the depth of the tree. The paper's recipe, theta "
-        f"0.8, {n_trees} trees; trees without a split are left out. *Moved* is the share of the other parties' rows "
-        f"that fall "
-        "into another leaf than their similar row, which is what the proof counts, and its bound."
+        "values are independent and uniform and split values drawn from them, which no real data is. Left: the error "
+        "as it was. Right: the bound with the measured d_t, d_m, g', h', f' and the depth of the tree. The paper's "
+        f"recipe, theta 0.8, {n_trees} trees; trees without a split are left out. *Moved* is the share of the other "
+        "parties' rows that fall into another leaf than their similar row, which is what the proof counts, and its "
+        "bound."
     )
     for settings in ("paper", "today"):
         page.head(HEADS[settings])
@@ -249,12 +247,9 @@ def theorem_2(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
         n = len([1 for (s, *_), r in results.items() if s == settings for t in r.get("trees", []) if t["depth"]])
         page.say(
             f"Verdict: the bound {'holds for all' if not broken else f'is broken by {broken} of'} {n} trees. It is "
-            f"loose: in "
-            f"the median {np.median(ratios):.3g} times the error itself. For {loose} of {n} trees it allows every "
-            f"single row "
-            "to fall into another leaf than its similar row: d_t is a maximum, and one far row is enough for that. "
-            "There it "
-            "says no more than that each row's error is bounded, whatever the similarity."
+            f"loose: in the median {np.median(ratios):.3g} times the error itself. For {loose} of {n} trees it allows "
+            "every single row to fall into another leaf than its similar row: d_t is a maximum, and one far row is "
+            "enough for that. There it says no more than that each row's error is bounded, whatever the similarity."
         )
         picture = f"error-bound-{settings}.png"
         page.picture(picture, f"both sides of Theorem 2, {settings} settings")

@@ -24,7 +24,7 @@ GENERATED_ROWS, GENERATED_TREES = 1_000_000, 20
 
 
 def measure(cell: cells.Cell) -> cells.Result:
-    """All figures of one row. Seconds are of one thread: the parties one after the other, as XGBoost beside them."""
+    """All figures of one row. Seconds are CPU time of one thread: party after party, as XGBoost."""
     X, y = _rows(cell)
     params = training.SETTINGS[cell["settings"]] | {"n_jobs": 1, "random_state": 0}
     recipe = {"recipe": "paper"} if cell["settings"] == "paper" else {}
@@ -68,9 +68,9 @@ def _rows(cell: cells.Cell) -> tuple[Any, np.ndarray]:
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    begun = time.perf_counter()
+    begun = time.process_time()
     result = work()
-    return result, time.perf_counter() - begun
+    return result, time.process_time() - begun
 
 
 def table_4(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
@@ -80,14 +80,11 @@ def table_4(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
     results = dict(zip(wanted, cells.run(list(wanted.values()), measure, store, "efficiency", workers=1), strict=True))
     page = Page("Seconds and bytes of ten parties, balanced", command, quick=plan.quick)
     page.say(
-        "All seconds are of one thread of this machine; the paper's (in square brackets) are of a P100 GPU, so only "
-        "ratios "
-        "compare. *SimFL* is the work of all ten parties one after the other; *own machine* is the slowest party of "
-        "every "
-        "hop, that is what it would take if each had a machine of its own, without the network. SOLO is one party. "
-        "Megabytes count everything that is sent, both ways. *By formula* is the paper's own count: 8[N + (2^D - "
-        "1)(M - 1)] "
-        "bytes per tree and 8NL per party for the preparation."
+        "All seconds are CPU time of one thread of this machine, those of the paper (in brackets) of a P100 GPU, so "
+        "only ratios compare. *SimFL* is the work of all ten parties one after the other; *own machine* is the slowest "
+        "party of every hop, that is what it would take if each had a machine of its own, without the network. SOLO "
+        "is one party. Megabytes count everything that is sent, both ways. *By formula* is the paper's own count: 8[N "
+        "+ (2^D - 1)(M - 1)] bytes per tree and 8NL per party for the preparation."
     )
     for settings in ("paper", "today"):
         page.head(HEADS[settings])
@@ -96,8 +93,8 @@ def table_4(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
     if not plan.quick:
         page.say(
             f"SUSY-like and HIGGS-like are {GENERATED_ROWS:,} GENERATED rows of the same shape "
-            f"(`benchmarks/speed.py`), "
-            f"{GENERATED_TREES} trees; their seconds are scaled to the number of trees of the other rows."
+            f"(`benchmarks/speed.py`), {GENERATED_TREES} trees; their seconds are scaled to the number of trees of the "
+            "other rows."
         )
     page.sources(plan.data)
     page.write(out / "efficiency.md")
@@ -166,8 +163,8 @@ def _section(page: Page, settings: str, results: dict[str, cells.Result], wanted
         faster = sum(r < 1 for r in pooled_ratios)
         page.bullets(
             [
-                f"'The overhead over SOLO is less than 10 %': holds on {close} of {len(ratios)}; with a machine "
-                f"each, SimFL's "
+                f"'The overhead over SOLO is less than 10 %': holds on {close} of {len(ratios)}; with a machine each, "
+                "SimFL's "
                 f"training takes {min(ratios):.1f} to {max(ratios):.1f} times SOLO's.",
                 f"'Training is faster than ALL-IN': holds on {faster} of {len(ratios)} "
                 f"({min(pooled_ratios):.2f} to {max(pooled_ratios):.2f} times ALL-IN's).",

@@ -136,8 +136,7 @@ def errors(plan: Plan, partition: str, store: cells.Store, out: Path, command: s
     page.say(
         "Percent of held-out rows (25 %) that are classified wrongly; lower is better. Mean over the runs; for SimFL "
         "also the lowest and highest. Every run has its own split, partition and hashes, so the range holds all of "
-        "that; "
-        "the paper's range holds the hashes alone. "
+        "that; the paper's range holds the hashes alone. "
         + ("In brackets the figure printed in the paper. " if printed else "")
         + "A star marks data that is a sample or a stand-in (see the end): there the paper's figure is of other rows."
     )
@@ -308,10 +307,9 @@ def over_theta(plan: Plan, thetas: Sequence[float], store: cells.Store, out: Pat
     run_all([t for own in tables.values() for t in own.values()], store, "error against theta")
     page = Page("Test error against theta, two parties", command, quick=plan.quick)
     page.say(
-        "Theta of class 0 and 1 - theta of class 1 are with one party, the rest with the other. The paper prints "
-        "this as "
-        "a figure without numbers. Its claims: SimFL works well compared with TFL and SOLO, above all where theta is "
-        "high, and varies little between runs."
+        "Theta of class 0 and 1 - theta of class 1 are with one party, the rest with the other. The paper prints this "
+        "as a figure without numbers. Its claims: SimFL works well compared with TFL and SOLO, above all where theta "
+        "is high, and varies little between runs."
     )
     for settings, own in tables.items():
         _curves_section(page, own, "theta", settings)
@@ -345,9 +343,9 @@ def over_parties(plan: Plan, counts: Sequence[int], store: cells.Store, out: Pat
     run_all([t for own in tables.values() for t in own.values()], store, "error against parties")
     page = Page("Test error against the number of parties", command, quick=plan.quick)
     page.say(
-        "The paper prints this as figures without numbers. Its claims: SimFL is below the lowest error of SOLO most of "
-        "the time, and changes less with the number of parties than TFL. SOLO is a party alone: the best of them, and "
-        "their mean."
+        "The paper prints this as figures without numbers. Its claims: SimFL is below the lowest error of SOLO most "
+        "of the time, and changes less with the number of parties than TFL. SOLO is a party alone: the best of them, "
+        "and their mean."
     )
     for (settings, partition), own in tables.items():
         _curves_section(page, own, "parties", settings, partition)
@@ -407,8 +405,8 @@ def _stability(own: dict[Any, Table], method: str) -> str:
     steadier = sum(ours[d] < theirs[d] for d in data)
     return (
         f"Between fewest and most parties {method} changes by {100 * np.mean(list(ours.values())):.1f} points on "
-        f"average, "
-        f"TFL by {100 * np.mean(list(theirs.values())):.1f}: SimFL is steadier on {steadier} of {len(data)} data sets."
+        f"average, TFL by {100 * np.mean(list(theirs.values())):.1f}: SimFL is steadier on {steadier} of {len(data)} "
+        "data sets."
     )
 
 

@@ -82,12 +82,10 @@ def write(measured: Measured, out: Path, command: str, *, quick: bool) -> None:
     versions = ", ".join(sorted({environment.version for environment, *_ in PEERS.values()}))
     page.say(
         "The same parties (theta 0.8: 80 % of one class in one half of the parties), trees, depth (8) and learning "
-        "rate (0.1) "
-        f"for all; 25 % of the rows held out. Peers: {versions}, each in an environment of its own. Log loss, error "
-        f"and AUC "
-        "are of the held-out rows; seconds are of this machine with all parties on it; bytes count what all parties "
-        "and the hub or "
-        "server send, including SimFL's preparation; messages in sequence wait for one another."
+        f"rate (0.1) for all; 25 % of the rows held out. Peers: {versions}, each in an environment of its own. Log "
+        "loss, error and AUC are of the held-out rows; seconds are of this machine with all parties on it; bytes "
+        "count what all parties and the hub or server send, including SimFL's preparation; messages in sequence wait "
+        "for one another."
     )
     page.bullets(_remarks())
     for data, parties in results.places:
@@ -102,17 +100,16 @@ def write(measured: Measured, out: Path, command: str, *, quick: bool) -> None:
 
 def _remarks() -> list[str]:
     return [
-        f"**{PLUGIN_NAME}**: XGBoost's own lossless histogram exchange, one process per party through its gRPC "
-        f"server; bytes and "
+        f"**{PLUGIN_NAME}**: XGBoost's own lossless histogram exchange, one process per party through its gRPC server; "
+        "bytes and "
         "calls are counted by a relay on the way, which is part of its seconds.",
         f"**{CYCLIC}**, **{BAGGING}**: Flower's own strategies in one process, without Flower's engine, which adds "
-        f"seconds per "
-        "message; bytes are those of its messages. Both send the model as JSON. Bagging gets the same number of "
-        "trees in all, "
-        "so fewer rounds; its trees are added with the whole step each, or with the step divided by the number of "
+        "seconds per message; bytes are those of its messages. Both send the model as JSON. Bagging gets the same "
+        "number of trees in all, so fewer rounds; its trees are added with the whole step each, or with the step "
+        "divided by the number of "
         "parties.",
         f"**{FEDTREE_NAME}**: horizontal mode, no encryption, {FEDTREE_BINS} bins, parties simulated in one process; "
-        f"bytes and "
+        "bytes and "
         "messages are computed from its protocol, not measured.",
         f"**{AT_ONCE}**: `turns='all'`: every party builds a tree in each round, so fewer messages in sequence.",
         f"**{SOLO}**: the party with the lowest log loss on the held-out rows, which nobody could have known.",
@@ -202,20 +199,17 @@ def _wire(page: Page, results: Results, out: Path) -> None:
         rows,
     )
     page.say(
-        "SimFL sends two numbers per row of the builder and party, whatever the columns; the plugin sends a "
-        "histogram of all "
-        "columns for every node and party, whatever the rows. So SimFL sends less where there are many features and "
-        "deep "
-        "trees, and more where there are many rows, few features and shallow trees. *Rows for equal bytes* is where "
-        "that turns "
-        "at this depth and with these columns, if SimFL's bytes grow with the rows and the plugin's do not."
+        "SimFL sends two numbers per row of the builder and party, whatever the columns; the plugin sends a histogram "
+        "of all columns for every node and party, whatever the rows. So SimFL sends less where there are many "
+        "features and deep trees, and more where there are many rows, few features and shallow trees. *Rows for equal "
+        "bytes* is where that turns at this depth and with these columns, if SimFL's bytes grow with the rows and the "
+        "plugin's do not."
     )
     page.say(
-        f"Wall time against the latency of a link, one way, computed: the work of the slowest party of every hop, "
-        f"plus messages in "
-        f"sequence times latency, plus bytes over {8 * BANDWIDTH / 1e6:.0f} Mbit/s at the hub "
-        f"(`benchmarks/peers/latency.py`). The plugin's "
-        "work is the CPU time of its busiest process. Where SimFL's default recipe is faster:"
+        "Wall time against the latency of a link, one way, computed: the work of the slowest party of every hop, plus "
+        f"messages in sequence times latency, plus bytes over {8 * BANDWIDTH / 1e6:.0f} Mbit/s at the hub "
+        "(`benchmarks/peers/latency.py`). The plugin's work is the CPU time of its busiest process. Where SimFL's "
+        "default recipe is faster:"
     )
     page.table(
         ["default recipe against", *(PLUGIN_NAME, CYCLIC, BAGGING)],
