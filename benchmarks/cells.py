@@ -24,17 +24,9 @@ import simfl
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "runs" / "cells"
-# What can change the numbers of a model. Doors, files and reports cannot.
-_CORE = (
-    "preprocessing",
-    "training",
-    "privacy/sums.py",
-    "party.py",
-    "hub.py",
-    "params.py",
-    "partition.py",
-    "baselines.py",
-)
+# What can change the numbers of a model, or its bytes. Doors, files and reports cannot.
+_STAGES = ("preprocessing", "training", "privacy/sums.py")
+_CORE = (*_STAGES, "messages.py", "party.py", "hub.py", "params.py", "partition.py", "baselines.py")
 
 Cell = dict[str, Any]
 Result = dict[str, Any]

@@ -22,7 +22,8 @@ from benchmarks.peers import measure, page
 from benchmarks.peers.environments import NotInstallable
 
 NAMES = ("a9a", "cod-rna", "ijcnn1", "SUSY", "HIGGS", "real-sim")
-TREES, WIDE_TREES, QUICK_TREES = 200, 20, 20
+TREES, WIDE_TREES, QUICK_TREES = 200, 20, 10
+QUICK_LIMIT = 60
 
 
 def main() -> None:
@@ -40,7 +41,9 @@ def main() -> None:
     names = given.data or (("a9a", "cod-rna") if given.quick else NAMES)
     methods = given.only or measure.METHODS
     wanted = [
-        measure.cell(method, data, parties, run, n_trees(data, quick=given.quick), 120 if given.quick else given.limit)
+        measure.cell(
+            method, data, parties, run, n_trees(data, quick=given.quick), QUICK_LIMIT if given.quick else given.limit
+        )
         for data in names
         for parties in given.parties
         for run in range(given.runs)

@@ -211,16 +211,15 @@ def _wire(page: Page, results: Results, out: Path) -> None:
         "(`benchmarks/peers/latency.py`). The plugin's work is the CPU time of its busiest process. Where SimFL's "
         "default recipe is faster:"
     )
-    page.table(
-        ["default recipe against", *(PLUGIN_NAME, CYCLIC, BAGGING)],
-        [
+    rivals = (PLUGIN_NAME, CYCLIC, BAGGING)
+    for ours in (DEFAULT, AT_ONCE):
+        page.table(
+            [f"{ours}, against", *rivals],
             [
-                f"{star(data)}, {parties} parties",
-                *(_crossed(results, data, parties, m) for m in (PLUGIN_NAME, CYCLIC, BAGGING)),
-            ]
-            for data, parties in results.places
-        ],
-    )
+                [f"{star(data)}, {parties} parties", *(_crossed(results, data, parties, ours, m) for m in rivals)]
+                for data, parties in results.places
+            ],
+        )
     page.picture("peers-latency.png", "wall time against link latency")
     plot_latency(results, out / "peers-latency.png")
     page.picture("peers-logloss.png", "log loss of every method")
@@ -236,8 +235,8 @@ def _two_digits(number: float) -> int:
     return int(float(f"{number:.2g}"))
 
 
-def _crossed(results: Results, data: str, parties: int, other: str) -> str:
-    ours, theirs = (results.line(data, parties, m) for m in (DEFAULT, other))
+def _crossed(results: Results, data: str, parties: int, method: str, other: str) -> str:
+    ours, theirs = (results.line(data, parties, m) for m in (method, other))
     return "-" if ours is None or theirs is None else told(ours, theirs)
 
 
