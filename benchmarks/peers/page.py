@@ -208,8 +208,8 @@ def _wire(page: Page, results: Results, out: Path) -> None:
     page.say(
         "Wall time against the latency of a link, one way, computed: the work of the slowest party of every hop, plus "
         f"messages in sequence times latency, plus bytes over {8 * BANDWIDTH / 1e6:.0f} Mbit/s at the hub "
-        "(`benchmarks/peers/latency.py`). The plugin's work is the CPU time of its busiest process. Where SimFL's "
-        "default recipe is faster:"
+        "(`benchmarks/peers/latency.py`). The plugin's work is the CPU time of its busiest process. Where SimFL "
+        "is faster:"
     )
     rivals = (PLUGIN_NAME, CYCLIC, BAGGING)
     for ours in (DEFAULT, AT_ONCE):
