@@ -4,13 +4,15 @@
 # make accuracy   the accuracy table and picture of docs/recipes.md (under an hour on two cores; needs SIMFL_DATA)
 # make bench   the speed of the search, of stage 1, of stage 2 and of FLARE
 # make chaos   kill -9 hub and parties twenty times in a training of 100 trees: the model must be the same
+# make paper   the paper's tables, figures and theorems, into docs/results (under two hours on two cores)
+# make peers   SimFL beside its peers, each in its own environment, into docs/results
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test docs accuracy bench chaos lock clean
+.PHONY: demo test docs accuracy paper peers bench chaos lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/simfl demo
@@ -29,6 +31,12 @@ docs: $(INSTALLED)
 
 accuracy: $(INSTALLED)
 	$(BIN)/python -m benchmarks.accuracy --plot docs/gain.png
+
+paper: $(INSTALLED)
+	$(BIN)/python -m benchmarks.paper all
+
+peers: $(INSTALLED)
+	$(BIN)/python -m benchmarks.peers
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.search
