@@ -16,12 +16,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from simfl import matching
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import DataError, ParameterError, ProtocolError
+from simfl.meeting import have_a_secret, meet
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
+from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import merge_tables
 from simfl.privacy.guard import check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
@@ -33,7 +36,7 @@ from simfl.transport.base import Transport
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hub knows after stage 1. The similar rows themselves stay at the parties."""
+    """What the hub knows after stage 1. The similar rows stay at the parties, unless ids are fresh for every tree."""
 
     parties: list[str]
     n_rows: list[int]
@@ -47,12 +50,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     equal_hashes: dict[str, dict[str, float]]  # party -> other party -> mean count of equal hash values
     most_uses: dict[str, int]  # party -> how many of its rows at most resemble one and the same row
     seconds: float
+    neighbours: matching.Neighbours | None = None
 
 
 # --- stage 1 ---------------------------------------------------------------------------------------------------------
 
 
-def prepare(transport: Transport, params: PrepareParams) -> Prepared:
+def prepare(transport: Transport, params: PrepareParams, progress: Progress | None = None) -> Prepared:
     """Stage 1: find the similar rows. Done once, used by many trainings."""
     begun = time.perf_counter()
     seed = fresh_seed(params.random_state)
@@ -60,7 +64,7 @@ def prepare(transport: Transport, params: PrepareParams) -> Prepared:
     first = next(iter(described.values()))
     hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": None, "equal_hashes": {}, "most_uses": {}}
     if len(described) > 1 and params.n_neighbors:
-        hashing = _find_similar_rows(transport, params, seed, described)
+        hashing = _find_similar_rows(transport, params, seed, described, progress)
     return Prepared(
         parties=list(described),
         n_rows=[d.n_rows for d in described.values()],
@@ -111,7 +115,11 @@ def check_same_form(described: Mapping[str, msg.Description]) -> None:
 
 
 def _find_similar_rows(
-    transport: Transport, params: PrepareParams, seed: int, described: Mapping[str, msg.Description]
+    transport: Transport,
+    params: PrepareParams,
+    seed: int,
+    described: Mapping[str, msg.Description],
+    progress: Progress | None,
 ) -> dict[str, Any]:
     # Step 1: a common scale.
     d = next(iter(described.values())).n_features
@@ -121,21 +129,29 @@ def _find_similar_rows(
     scale = _scale(transport, params, d, sum(r.n_rows for r in described.values()))
     bucket_width = params.bucket_width or scale.norm / 2 or 1.0
     # Step 2: every party hashes its rows.
+    blind = params.matching == "blind"
+    if blind and not have_a_secret(described):
+        meet(transport)
     question = msg.Hash(
-        seed=seed,
+        seed=None if blind else seed,
         n_hashes=n_hashes,
         bucket_width=bucket_width,
         law=params.hash_law,
         mean=msg.pack(scale.mean),
         deviation=msg.pack(scale.deviation),
     )
+    found = {"n_hashes": n_hashes, "bucket_width": bucket_width}
+    if blind:  # Step 3, blind: the hub finds the similar rows, each party gets the ids of those of its own rows.
+        n_rows = {party: d.n_rows for party, d in described.items()}
+        hidden = _ask_all(transport, question, msg.HiddenRows)
+        neighbours, alike = _match_blindly(transport, hidden, n_rows, params, seed, progress=progress)
+        return found | alike | {"neighbours": neighbours}
     hashes = {
         party: _hash_values(reply, described[party].n_rows, n_hashes)
         for party, reply in _ask_all(transport, question, msg.Hashes).items()
     }
-    # Step 3: the global tables go to everybody, and every party finds its similar rows.
-    matched = _match(transport, hashes, params, seed)
-    return {"n_hashes": n_hashes, "bucket_width": bucket_width} | matched
+    # Step 3, shared: the global tables go to everybody, and every party finds its similar rows.
+    return found | _match(transport, hashes, params, seed)
 
 
 def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> Scale:
@@ -182,6 +198,22 @@ def _match(
     }
 
 
+def _match_blindly(
+    transport: Transport,
+    hidden: Mapping[str, msg.HiddenRows],
+    n_rows: Mapping[str, int],
+    params: PrepareParams,
+    seed: int,
+    number: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[matching.Neighbours | None, dict[str, Any]]:
+    """Find the similar rows; the hub keeps them only where the parties are not to know them."""
+    fresh = params.ids == "fresh"
+    found, alike = matching.find(hidden, n_rows, params, seed, number, progress)
+    matching.hand_out(transport, found, number, fresh=fresh)
+    return (found if fresh else None), alike
+
+
 # --- stage 2 ---------------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +228,7 @@ class Training:
     rounds: list[list[Tree]] = field(default_factory=list)
     history: list[TreeRecord] = field(default_factory=list)
     best_round: int | None = None
+    neighbours: matching.Neighbours | None = None  # with fresh ids: the similar rows, as the hub knows them
 
 
 @dataclass
@@ -249,12 +282,13 @@ def _grow_all(transport: Transport, training: Training, exponents: _Exponents, w
     for number, builders in enumerate(islice(turns, n_rounds(params, len(prepared.parties)))):
         names = [prepared.parties[builder] for builder in builders]
         if number and _rematch_is_due((number - 1) * len(names), number * len(names), params):
-            exponents.matched(_rematch(transport, prepared, number, seed, previous))
+            exponents.matched(_rematch(transport, training, number, seed, previous))
             previous = []  # adopted on the way
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
-        sums, scores = _sums_for(transport, number, names, previous, exponents)
+        drawn, orders = _draw(training, names, number, seed)
+        sums, scores = _sums_for(transport, number, names, previous, exponents, drawn)
         # Step 2: the builder adds its own and grows the next trees.
-        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents)
+        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, orders)
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
             previous = []
             break
@@ -286,7 +320,7 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
     )
     exponents = _Exponents(_ask_all(transport, question, msg.Started))
     exponents.matched(prepared.most_uses)
-    return Training(prepared, params, classes, base_score), exponents
+    return Training(prepared, params, classes, base_score, neighbours=prepared.neighbours), exponents
 
 
 def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
@@ -297,16 +331,24 @@ def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
 
 
 def _rematch(
-    transport: Transport, prepared: Prepared, number: int, seed: int, previous: list[msg.AdoptedTree]
+    transport: Transport, training: Training, number: int, seed: int, previous: list[msg.AdoptedTree]
 ) -> dict[str, int]:
     """Find the similar rows anew, by the leaves of the last trees: no more of them than there were hash values."""
-    question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes)
+    prepared = training.prepared
+    blind = prepared.params.matching == "blind"
+    question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes, blind=blind)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
+    uses: dict[str, int]
+    if blind:
+        hidden = _ask_all(transport, question, msg.HiddenRows)
+        training.neighbours, alike = _match_blindly(transport, hidden, rows, prepared.params, seed, number)
+        uses = alike["most_uses"]
+        return uses
     leaves = {
         party: msg.unpack(reply.leaves, reply.leaves.dtype, (rows[party], None)).astype(np.int32)
         for party, reply in _ask_all(transport, question, msg.LeavesOfRows).items()
     }
-    uses: dict[str, int] = _match(transport, leaves, prepared.params, seed + number, number)["most_uses"]
+    uses = _match(transport, leaves, prepared.params, seed, number)["most_uses"]
     return uses
 
 
@@ -358,15 +400,35 @@ def n_rounds(params: TrainParams, n_parties: int) -> int:
     return -(-params.n_trees // n_parties) if params.turns == "all" else params.n_trees
 
 
+def _draw(
+    training: Training, builders: Sequence[str], number: int, seed: int
+) -> tuple[dict[str, dict[str, msg.Array]], dict[str, bytes]]:
+    """With fresh ids: per party and builder the rows that its own go to, and per builder how to undo their order."""
+    drawn: dict[str, dict[str, msg.Array]] = {}
+    orders: dict[str, bytes] = {}
+    for builder in builders if training.neighbours else ():
+        rows, orders[builder] = matching.draw(training.neighbours, builder, seed + number)  # type: ignore[arg-type]
+        for party, own in rows.items():
+            drawn.setdefault(party, {})[builder] = own
+    return drawn, orders
+
+
 def _sums_for(
-    transport: Transport, number: int, builders: list[str], previous: list[msg.AdoptedTree], exponents: _Exponents
+    transport: Transport,
+    number: int,
+    builders: list[str],
+    previous: list[msg.AdoptedTree],
+    exponents: _Exponents,
+    drawn: Mapping[str, dict[str, msg.Array]],
 ) -> tuple[dict[str, dict[str, msg.Array | None]], list[msg.Scores]]:
     """Ask all but a sole builder for their sums and add these up, for every builder."""
     question = msg.SumOntoRows(round=number, builders=builders, previous=previous, exponents=exponents.row)
     asked = [party for party in transport.parties if builders != [party]]
+    questions = dict.fromkeys(asked, question)
+    for party in drawn.keys() & questions:
+        questions[party] = msgspec.structs.replace(question, similar=drawn[party])
     replies = {
-        party: _of_round(reply, number, party)
-        for party, reply in _ask_each(transport, dict.fromkeys(asked, question), msg.RowSums).items()
+        party: _of_round(reply, number, party) for party, reply in _ask_each(transport, questions, msg.RowSums).items()
     }
     sums = {
         builder: {
@@ -384,10 +446,11 @@ def _grow(
     sums: Mapping[str, dict[str, msg.Array | None]],
     previous: list[msg.AdoptedTree],
     exponents: _Exponents,
+    orders: Mapping[str, bytes],
 ) -> list[msg.Grown]:
     """Ask each builder for its trees."""
     questions = {
-        builder: msg.Grow(round=number, previous=previous, exponents=exponents.row, **own)
+        builder: msg.Grow(round=number, previous=previous, exponents=exponents.row, order=orders.get(builder), **own)
         for builder, own in sums.items()
     }
     replies = _ask_each(transport, questions, msg.Grown)

@@ -4,7 +4,8 @@ The hub asks, a party replies; nothing else is ever sent. Replies are marked "le
 field for a row, for a label of a row, or for XGBoost's statistics of a tree node (`sum_hessian`, `base_weights`,
 `loss_changes`), and a test watches all of a run's bytes for them. What does leave are sums, and a sum over one row is
 that row's: a gradient that lands alone on a row of the builder, or alone in a leaf, tells its label; a party of one
-row tells its class. Thresholds of a tree are single values of the builder's rows.
+row tells its class. Thresholds of a tree are single values of the builder's rows. docs/protections.md says which
+parameters hide what.
 
 Messages are typed, travel as MessagePack and are checked against these types when they arrive; what does not fit is
 refused.
@@ -27,7 +28,7 @@ from simfl.training.trees import LEAF, Tree, children
 VERSION = 1  # of the protocol: parties of different versions refuse each other
 
 ClassLabel = bool | int | float | str
-DType = Literal["u1", "u2", "u4", "i4", "i8", "f4", "f8"]
+DType = Literal["u1", "u2", "u4", "u8", "i4", "i8", "f4", "f8"]
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -91,6 +92,42 @@ class Description(Message, frozen=True, kw_only=True):
     n_features: int
     columns: list[str] | None  # names, where the table has them
     is_sparse: bool
+    secret: bytes | None = None  # a digest of the secret that it has in common with the other parties, if it has one
+
+
+# --- keys between parties, which the hub only passes on --------------------------------------------------------------
+
+
+class SignedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The public half of a key pair that a party drew for this training."""
+
+    key: bytes
+    signature: bytes | None = None  # by the party's certificate, where it has one
+    certificate: bytes | None = None
+
+
+class Introduce(Message, frozen=True, kw_only=True):
+    """Hub to party: draw a new key pair. What is its public half?"""
+
+
+class Introduced(Message, frozen=True, kw_only=True):
+    """Leaves the party: the public half."""
+
+    public: SignedKey
+
+
+class Meet(Message, frozen=True, kw_only=True):
+    """Hub to party: the public keys of all, and what the first party sealed for you. The first is told only keys."""
+
+    keys: dict[str, SignedKey]
+    first: str
+    sealed: bytes | None
+
+
+class Met(Message, frozen=True, kw_only=True):
+    """Leaves the party: from the first one, the common secret, encrypted for each other party; else nothing."""
+
+    sealed: dict[str, bytes]
 
 
 # --- stage 1: preprocessing ------------------------------------------------------------------------------------------
@@ -109,9 +146,12 @@ class FeatureMoments(Message, frozen=True, kw_only=True):
 
 
 class Hash(Message, frozen=True, kw_only=True):
-    """Hub to party: hash your rows with these functions, on this scale."""
+    """Hub to party: hash your rows with functions of this seed, on this scale.
 
-    seed: int
+    Blind matching has no seed: the functions are drawn from the parties' secret, and the reply is `HiddenRows`.
+    """
+
+    seed: int | None
     n_hashes: int
     bucket_width: float
     law: Literal["gaussian", "cauchy"]
@@ -143,6 +183,33 @@ class Matched(Message, frozen=True, kw_only=True):
 
     equal_hashes: dict[str, float]
     most_uses: int  # how many of its rows at most resemble one and the same row
+
+
+class HiddenRows(Message, frozen=True, kw_only=True):
+    """Leaves the party, with blind matching: its rows in a private random order, hash values (or leaves) as names.
+
+    Names are made with the parties' secret. They say which values are equal, and nothing else.
+    """
+
+    round: int | None
+    names: list[Array]  # per hash function: the names that occur, in the order of their numbers
+    codes: Array  # per row and hash function: which of these
+    ties: Array  # a name per row: decides among rows that are equally similar
+
+
+class TakeSimilar(Message, frozen=True, kw_only=True):
+    """Hub to party, with blind matching: the rows of each other party that resemble yours, in your order and theirs."""
+
+    round: int | None
+    parties: list[str]  # all of them, in the common order
+    n_rows: dict[str, int]  # of each other party
+    similar: dict[str, Array]  # none where each tree has ids of its own (`ids="fresh"`)
+
+
+class SimilarTaken(Message, frozen=True, kw_only=True):
+    """Leaves the party: only that it has them."""
+
+    round: int | None
 
 
 # --- stage 2: training -----------------------------------------------------------------------------------------------
@@ -187,6 +254,7 @@ class HashByTrees(Message, frozen=True, kw_only=True):
     round: int
     previous: list[AdoptedTree]
     n_hashes: int
+    blind: bool = False  # reply with `HiddenRows`
 
 
 class LeavesOfRows(Message, frozen=True, kw_only=True):
@@ -203,6 +271,7 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
     builders: list[str]
     previous: list[AdoptedTree]
     exponents: tuple[int, int]  # the resolution of gradients and hessians, as powers of two
+    similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
 
 
 class RowSums(Message, frozen=True, kw_only=True):
@@ -222,6 +291,7 @@ class Grow(Message, frozen=True, kw_only=True):
     gradients: Array | None
     hessians: Array | None
     exponents: tuple[int, int]
+    order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
 
 
 class Grown(Message, frozen=True, kw_only=True):
@@ -263,13 +333,30 @@ class Finished(Message, frozen=True, kw_only=True):
 
 
 Request = (
-    Describe | Measure | Hash | Match | DescribeLabels | Start | HashByTrees | SumOntoRows | Grow | SumPerLeaf | Finish
+    Describe
+    | Introduce
+    | Meet
+    | Measure
+    | Hash
+    | Match
+    | TakeSimilar
+    | DescribeLabels
+    | Start
+    | HashByTrees
+    | SumOntoRows
+    | Grow
+    | SumPerLeaf
+    | Finish
 )
 Reply = (
     Description
+    | Introduced
+    | Met
     | FeatureMoments
     | Hashes
+    | HiddenRows
     | Matched
+    | SimilarTaken
     | LabelSummary
     | Started
     | LeavesOfRows

@@ -78,6 +78,20 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_unsafe_hashes: Annotated[
         bool, _is("accept n_hashes that break the condition L < d of the paper's Theorem 1")
     ] = False
+    matching: Annotated[
+        Literal["blind", "shared"] | None,
+        _is(
+            "who finds the similar rows: the hub, from keyed names that mean nothing to it, or every party, from the "
+            "hash values of all (the paper's way); None: the recipe's"
+        ),
+    ] = None
+    ids: Annotated[
+        Literal["kept", "fresh"],
+        _is(
+            "a party knows which foreign rows its own resemble by ids that last, or by ids that the hub draws anew for "
+            "every tree, so that they cannot be linked (more traffic; needs matching='blind')"
+        ),
+    ] = "kept"
     validation_fraction: Annotated[
         float, _is("share of its rows that each party sets aside to watch the metric", ge=0, lt=1)
     ] = 0.0
@@ -144,8 +158,16 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 RECIPES: Final[dict[str, dict[str, Any]]] = {
-    "default": {"scale": "standard", "n_neighbors": 5, "leaf_values": "global", "extra_depth": 2, "rematch": 50},
+    "default": {
+        "scale": "standard",
+        "n_neighbors": 5,
+        "matching": "blind",
+        "leaf_values": "global",
+        "extra_depth": 2,
+        "rematch": 50,
+    },
     "paper": {
+        "matching": "shared",
         "scale": "none",
         "n_neighbors": 1,
         "leaf_values": "builder",
@@ -191,6 +213,8 @@ def descriptions() -> dict[str, str]:
 def prepare_params(**given: Any) -> PrepareParams:
     """The checked parameters of stage 1, with the recipe's own filled in."""
     checked: PrepareParams = _checked(PrepareParams, given)
+    if checked.ids == "fresh" and checked.matching != "blind":
+        raise ParameterError("ids='fresh' needs a hub that knows the similar rows: use it with matching='blind'.")
     return checked
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import secrets
 import struct
 import zipfile
 from collections import deque
@@ -26,9 +27,22 @@ from simfl.errors import DataError, FileError, ProtocolError
 from simfl.params import TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
-from simfl.preprocessing.similarity import most_similar
+from simfl.preprocessing.similarity import most_similar_by_token
 from simfl.preprocessing.tables import bucket_numbers, smallest_type
+from simfl.privacy.keys import Identity, Keys, sign, verify
 from simfl.privacy.sums import to_leaf_ints, to_row_ints
+from simfl.privacy.tokens import (
+    SECRET_BYTES,
+    asking,
+    derive,
+    direction_seed,
+    draw_key,
+    fresh_order,
+    hide_values,
+    private_order,
+    row_names,
+    secret_of,
+)
 from simfl.training import trees
 from simfl.training.gradients import add_values, most_uses, sum_onto_similar, sum_per_leaf
 from simfl.training.losses import LOSSES, Loss
@@ -86,6 +100,7 @@ class Run:
     train: Watched
     validation: Watched | None
     similar: dict[str, Ints]
+    places: Ints | None  # blind matching: the row at each place of the order that the others know
     fallen: deque[AnyArray]  # the leaves of the last trees
     grower: trees.Grower | None = None
     seen: list[Tree] = field(default_factory=list)
@@ -133,7 +148,12 @@ class Party:
         self.validation = self._read_validation(validation)
         self.training_rows: Rows = self.rows
         self.validation_rows: Rows | None = self.validation
+        self.secret: bytes | None = None  # that all parties of a training have in common, and the hub does not
+        self.identity: Identity | None = None  # a certificate, where the party has one
+        self._keys: Keys | None = None
         self._hashes: Ints | None = None
+        self._hidden: Ints | None = None  # the private order of rows whose similar rows are being sought
+        self._places: Ints | None = None
         self._order: list[str] = [name]
         self._similar: dict[str, Ints] = {}
         self._n_rows: dict[str, int] = {}
@@ -182,6 +202,7 @@ class Party:
             None,
         )
         other.training_rows, other.validation_rows, other._bins = self.rows, self.validation, {}
+        other._keys, other._hidden, other._places = None, None, None
         return other
 
     # --- the door ----------------------------------------------------------------------------------------------------
@@ -210,7 +231,27 @@ class Party:
             n_features=self.rows.X.shape[1],
             columns=self.columns,
             is_sparse=sparse.issparse(self.rows.X),
+            secret=self.secret and derive(self.secret, "digest")[:8],
         )
+
+    def _introduce(self, message: msg.Introduce) -> msg.Introduced:
+        self._keys = Keys(self.name)
+        signed = sign(self.identity, self.name, self._keys.public) if self.identity else (None, None)
+        return msg.Introduced(public=msg.SignedKey(key=self._keys.public, signature=signed[0], certificate=signed[1]))
+
+    def _meet(self, message: msg.Meet) -> msg.Met:
+        keys = self._keys
+        if keys is None or message.keys.get(self.name) is None or message.keys[self.name].key != keys.public:
+            raise ProtocolError(f"{self} was introduced to the others under a key that is not its own.")
+        if self.identity:
+            for name, signed in message.keys.items():
+                verify(self.identity.root, name, signed.key, signed.signature, signed.certificate)
+        keys.meet({name: signed.key for name, signed in message.keys.items()})
+        if message.sealed is None:
+            self.secret = self.secret or secrets.token_bytes(SECRET_BYTES)
+            return msg.Met(sealed={other: keys.seal(other, self.secret) for other in keys.pairs})
+        self.secret = keys.open(message.first, message.sealed)
+        return msg.Met(sealed={})
 
     def _set_aside(self, fraction: float, seed: int) -> None:
         self.training_rows, self.validation_rows = self.rows, self.validation
@@ -230,31 +271,82 @@ class Party:
             squares=msg.pack(found.squares * several),
         )
 
-    def _hash(self, message: msg.Hash) -> msg.Hashes:
+    def _hash(self, message: msg.Hash) -> msg.Hashes | msg.HiddenRows:
         d = self.rows.X.shape[1]
+        seed = direction_seed(self._secret()) if message.seed is None else message.seed
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
-        family = HashFamily.draw(message.seed, message.n_hashes, d, message.bucket_width, message.law)
+        family = HashFamily.draw(seed, message.n_hashes, d, message.bucket_width, message.law)
         self._hashes = hash_rows(self.training_rows.X, family, scale)
+        if message.seed is None:
+            return self._hide(None)
         lowest = self._hashes.min(axis=0)
         above = self._hashes.astype(np.int64) - lowest
         return msg.Hashes(lowest=msg.pack(lowest), values=msg.pack(above.astype(smallest_type(int(above.max()) + 1))))
 
-    def _match(self, message: msg.Match) -> msg.Matched:
+    def _secret(self) -> bytes:
+        if self.secret is None:
+            raise ProtocolError(f"{self} was asked to hide its rows before it had a secret in common with the others.")
+        return self.secret
+
+    def _hide(self, number: int | None) -> msg.HiddenRows:
+        """The hash values under names, the rows in an order that only this party knows."""
+        hashes = self._hashed()
+        names, columns = hide_values(self._secret(), hashes, number)
+        codes = np.stack(columns, axis=1).astype(smallest_type(max(len(n) for n in names)))
+        self._hashes, self._hidden = None, private_order(len(hashes))
+        rows = row_names(self._secret(), self.name, number, len(hashes))
+        return msg.HiddenRows(
+            round=number,
+            names=[msg.pack(n) for n in names],
+            codes=msg.pack(codes[self._hidden]),
+            ties=msg.pack(rows[self._hidden]),
+        )
+
+    def _take_similar(self, message: msg.TakeSimilar) -> msg.SimilarTaken:
+        if self._hidden is None:
+            raise ProtocolError(f"{self} was given similar rows that it had not asked for.")
+        order, self._hidden = self._hidden, None
+        similar = {}
+        for other, array in message.similar.items():
+            ids = self._ids(array, len(order), message.n_rows[other])
+            similar[other] = np.empty_like(ids)
+            similar[other][order] = ids
+        self._order, self._n_rows = message.parties, message.n_rows | {self.name: len(order)}
+        if message.round is None:
+            self._similar, self._places = similar, order
+        else:
+            run = self._running()
+            run.similar, run.places = similar, order
+        return msg.SimilarTaken(round=message.round)
+
+    def _ids(self, array: msg.Array, n: int, n_rows: int) -> Ints:
+        """Ids of another party's rows, if they are: they are going to be written to."""
+        ids = msg.unpack(array, array.dtype, (n, None))
+        if ids.dtype.kind != "u" or ids.shape[1] < 1 or (ids.size and ids.max() >= n_rows):
+            raise ProtocolError(f"{self} was given similar rows that are none of another party's {n_rows} rows.")
+        return ids.astype(np.int32)
+
+    def _hashed(self) -> Ints:
         if self._hashes is None:
             raise ProtocolError(f"{self} was asked to match its rows before it had hashed them.")
+        return self._hashes
+
+    def _match(self, message: msg.Match) -> msg.Matched:
         values = [msg.unpack(v, "i4", (None,)) for v in message.bucket_values]
-        own = bucket_numbers(self._hashes, values)
+        own = bucket_numbers(self._hashed(), values)
         self._order = message.parties
+        names = asking(row_names(secret_of(message.seed), self.name, message.round, len(own)))
         similar: dict[str, Ints] = {}
         equal: dict[str, float] = {}
         for other, array in message.tables.items():
             codes = msg.unpack(array, array.dtype, (None, own.shape[1]))
-            seed = _seed(message.seed, 4, message.parties.index(self.name), message.parties.index(other))
-            similar[other], counts = most_similar(
+            similar[other], counts = most_similar_by_token(
                 own,
                 codes,
+                names,
+                row_names(secret_of(message.seed), other, message.round, len(codes)),
                 k=message.n_neighbors,
-                seed=seed,
+                draw_key=draw_key(message.seed, message.round, *map(message.parties.index, (self.name, other))),
                 n_jobs=self.n_jobs,
                 max_candidates=message.max_candidates and max(message.max_candidates, message.n_neighbors),
                 progress=self.progress,
@@ -262,9 +354,9 @@ class Party:
             self._n_rows[other], equal[other] = len(codes), float(counts[:, 0].mean())
         self._hashes = None
         if message.round is None:
-            self._similar = similar
+            self._similar, self._places = similar, None
         else:
-            self._running().similar = similar
+            self._running().similar, self._running().places = similar, None
         uses = max(most_uses(rows, self._n_rows[other]) for other, rows in similar.items())
         return msg.Matched(equal_hashes=equal, most_uses=uses)
 
@@ -275,6 +367,8 @@ class Party:
         }
         sizes = np.array([self._n_rows.get(o, 0) for o in self._order])
         arrays |= {"order": np.array(self._order), "n_rows": sizes, "fingerprint": np.array(self.fingerprint())}
+        if self._places is not None and self.secret is not None:
+            arrays |= {"places": self._places, "secret": np.frombuffer(self.secret, dtype=np.uint8)}
         np.savez(path, allow_pickle=False, **arrays)
 
     def recall(self, path: Path, validation_fraction: float, seed: int) -> None:
@@ -293,6 +387,8 @@ class Party:
             )
         self._order, self._n_rows = order, dict(zip(order, sizes, strict=True))
         self._similar = {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
+        self._places = kept.get("places")
+        self.secret = kept["secret"].tobytes() if "secret" in kept else None
 
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""
@@ -340,7 +436,14 @@ class Party:
         train = self._watch(self.training_rows, message)
         held_out = self._watch(self.validation_rows, message) if self.validation_rows else None
         self._run = Run(
-            message.params, message.seed, loss, train, held_out, self._similar, deque(maxlen=message.remember)
+            message.params,
+            message.seed,
+            loss,
+            train,
+            held_out,
+            self._similar,
+            self._places,
+            deque(maxlen=message.remember),
         )
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self.training_rows.weight is None else float(self.training_rows.weight.max())
@@ -349,7 +452,7 @@ class Party:
             gradient=g * heaviest, hessian=h * heaviest, total_gradient=g * total, total_hessian=h * total
         )
 
-    def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows:
+    def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows | msg.HiddenRows:
         """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
         run = self._running()
         self._adopt(run, message.previous)
@@ -357,6 +460,8 @@ class Party:
         if not recent:
             raise ProtocolError(f"{self} was asked for the leaves of its rows before there was a tree.")
         self._hashes = np.stack(recent, axis=1).astype(np.int32)
+        if message.blind:
+            return self._hide(message.round)
         leaves = self._hashes.astype(smallest_type(int(self._hashes.max()) + 1))
         return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
 
@@ -414,18 +519,30 @@ class Party:
         g: dict[str, msg.Array] = {}
         h: dict[str, msg.Array] = {}
         for builder in message.builders:
-            if builder in run.similar:
+            similar = self._similar_rows(run, builder, message)
+            if similar is not None:
                 seed = _seed(run.seed, 5, message.round, self._order.index(self.name))
-                G, H = sum_onto_similar(run.similar[builder], run.g, run.h, self._n_rows[builder], seed)
+                G, H = sum_onto_similar(similar, run.g, run.h, self._n_rows[builder], seed)
                 g[builder] = msg.pack(to_row_ints(G, message.exponents[0]))
                 h[builder] = msg.pack(to_row_ints(H, message.exponents[1]))
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run))
 
+    def _similar_rows(self, run: Run, builder: str, message: msg.SumOntoRows) -> Ints | None:
+        """The builder's rows that one's own resemble: those kept, or those drawn for this tree alone."""
+        drawn = message.similar.get(builder)
+        if drawn is None or run.places is None:
+            return run.similar.get(builder)
+        similar = np.empty((len(run.places), 1), dtype=np.int32)
+        column = msg.Array(drawn.dtype, (*drawn.shape, 1), drawn.data)
+        similar[run.places] = self._ids(column, len(similar), self._n_rows[builder])
+        return similar
+
     def _grow(self, message: msg.Grow) -> msg.Grown:
         run = self._running()
         self._adopt(run, message.previous)
-        g = self._weighted(run.g, message.gradients, message.exponents[0])
-        h = self._weighted(run.h, message.hessians, message.exponents[1])
+        places = self._order_of_sums(run, message)
+        g = self._weighted(run.g, message.gradients, message.exponents[0], places)
+        h = self._weighted(run.h, message.hessians, message.exponents[1], places)
         grower = self._grower(run)
         grown = [
             grower.grow(
@@ -439,7 +556,14 @@ class Party:
         structures = [msg.tree_to_message(t) for t in grown]
         return msg.Grown(round=message.round, trees=structures, values=values, scores=self._scores(run))
 
-    def _weighted(self, own: Floats, others: msg.Array | None, exponent: int) -> Floats:
+    def _order_of_sums(self, run: Run, message: msg.Grow) -> Ints | None:
+        """The row that each of the sums belongs to (None: the sums stand in the order of the rows)."""
+        if message.order is None or run.places is None:
+            return run.places
+        placed: Ints = run.places[fresh_order(message.order, len(run.places))]
+        return placed
+
+    def _weighted(self, own: Floats, others: msg.Array | None, exponent: int, places: Ints | None) -> Floats:
         """The paper's weighted gradients: one's own plus the sums of the others, on one grid.
 
         On a grid sums are exact, so that the tree does not depend on the number of threads.
@@ -447,6 +571,9 @@ class Party:
         if others is None:
             return own
         sums = msg.unpack(others, "i4", own.shape)
+        if places is not None:
+            by_place, sums = sums, np.empty_like(sums)
+            sums[places] = by_place
         on_grid = np.rint(np.ldexp(own.astype(np.float64), -exponent)) + sums
         weighted: Floats = np.ldexp(on_grid, exponent).astype(np.float32)
         return weighted
@@ -485,9 +612,12 @@ class Party:
 
     _answers: ClassVar[dict[type, Callable[..., Any]]] = {
         msg.Describe: _describe,
+        msg.Introduce: _introduce,
+        msg.Meet: _meet,
         msg.Measure: _measure,
         msg.Hash: _hash,
         msg.Match: _match,
+        msg.TakeSimilar: _take_similar,
         msg.DescribeLabels: _describe_labels,
         msg.Start: _start,
         msg.HashByTrees: _hash_by_trees,
