@@ -150,7 +150,8 @@ def train(
     if isinstance(parties, Preparation):
         ready = parties
         _refuse_prepared(params, ready.about.params.recipe)
-        params = {"recipe": ready.about.params.recipe, "n_jobs": ready.about.params.n_jobs} | params
+        about = ready.about.params
+        params = {"recipe": about.recipe, "n_jobs": about.n_jobs, "masked": about.masked} | params
     else:
         first, params = split(params)
         ready = prepare(parties, **first)

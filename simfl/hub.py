@@ -27,6 +27,7 @@ from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import merge_tables
 from simfl.privacy.guard import check_hashes, default_hashes
+from simfl.privacy.masks import from_words, to_wide, wide_total
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
@@ -114,6 +115,36 @@ def check_same_form(described: Mapping[str, msg.Description]) -> None:
         )
 
 
+class _Masks:
+    """Counts the steps of masked sums; the masks themselves are the parties' affair."""
+
+    def __init__(self, parties: Sequence[str] = ()) -> None:
+        self.parties, self.step = list(parties), -1
+
+    @property
+    def on(self) -> bool:
+        """Whether sums are masked at all."""
+        return bool(self.parties)
+
+    def next(self) -> msg.Masking | None:
+        """Of the next step."""
+        self.step += 1
+        return self.now()
+
+    def now(self) -> msg.Masking | None:
+        """Of the step that is under way."""
+        return msg.Masking(step=self.step, parties=self.parties) if self.on else None
+
+
+def _masks(transport: Transport, params: PrepareParams | TrainParams) -> _Masks:
+    """Let the parties meet if their sums are to be masked. New keys each time: no mask of before fits."""
+    wanted = transport.deployed if params.masked is None else params.masked
+    if not wanted or len(transport.parties) < 2:
+        return _Masks()
+    meet(transport)
+    return _Masks(transport.parties)
+
+
 def _find_similar_rows(
     transport: Transport,
     params: PrepareParams,
@@ -126,12 +157,12 @@ def _find_similar_rows(
     guarded = params.original_features or d
     n_hashes = params.n_hashes or max(default_hashes(guarded, params.known_features), 1)
     check_hashes(n_hashes, guarded, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
-    scale = _scale(transport, params, d, sum(r.n_rows for r in described.values()))
+    blind, masks = params.matching == "blind", _masks(transport, params)
+    if blind and not masks.on and not have_a_secret(described):
+        meet(transport)
+    scale = _scale(transport, params, d, sum(r.n_rows for r in described.values()), masks)
     bucket_width = params.bucket_width or scale.norm / 2 or 1.0
     # Step 2: every party hashes its rows.
-    blind = params.matching == "blind"
-    if blind and not have_a_secret(described):
-        meet(transport)
     question = msg.Hash(
         seed=None if blind else seed,
         n_hashes=n_hashes,
@@ -154,18 +185,26 @@ def _find_similar_rows(
     return found | _match(transport, hashes, params, seed)
 
 
-def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int) -> Scale:
+def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int, masks: _Masks) -> Scale:
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
-    replies = _ask_all(transport, msg.Measure(), msg.FeatureMoments)
-    found = [
-        Moments(*(msg.unpack(a, "f8", (d,)) for a in (reply.counts, reply.sums, reply.squares)))
-        for reply in replies.values()
-    ]
+    found = _total_moments(transport, d, masks)
     if params.scale == "standard":
-        return common_scale(found, n_rows)
-    squares = math.fsum(float(m.squares.sum()) for m in found)
-    return Scale(np.zeros(d), np.ones(d), math.sqrt(squares / n_rows))
+        return common_scale([found], n_rows)
+    return Scale(np.zeros(d), np.ones(d), math.sqrt(float(found.squares.sum()) / n_rows))
+
+
+def _total_moments(transport: Transport, d: int, masks: _Masks) -> Moments:
+    """The moments over all parties; masked or not, they are added up as wide numbers, so that no bit differs."""
+    replies = _ask_all(transport, msg.Measure(mask=masks.next()), msg.FeatureMoments)
+
+    def numbers(array: msg.Array) -> list[int]:
+        return (
+            from_words(msg.unpack(array, "u8", (d, 8))) if masks.on else to_wide(msg.unpack(array, "f8", (d,)).tolist())
+        )
+
+    columns = ([numbers(getattr(r, name)) for r in replies.values()] for name in ("counts", "sums", "squares"))
+    return Moments(*(np.array(wide_total(vectors)) for vectors in columns))
 
 
 def _hash_values(reply: msg.Hashes, n_rows: int, n_hashes: int) -> AnyArray:
@@ -229,6 +268,7 @@ class Training:
     history: list[TreeRecord] = field(default_factory=list)
     best_round: int | None = None
     neighbours: matching.Neighbours | None = None  # with fresh ids: the similar rows, as the hub knows them
+    masks: _Masks = field(default_factory=_Masks)
 
 
 @dataclass
@@ -286,16 +326,18 @@ def _grow_all(transport: Transport, training: Training, exponents: _Exponents, w
             previous = []  # adopted on the way
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
         drawn, orders = _draw(training, names, number, seed)
-        sums, scores = _sums_for(transport, number, names, previous, exponents, drawn)
+        masks = training.masks
+        sums, scores = _sums_for(transport, number, names, previous, exponents, drawn, masks)
         # Step 2: the builder adds its own and grows the next trees.
-        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, orders)
+        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, orders, masks)
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
             previous = []
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
-        trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features)
+        trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features, masks)
         watch.built(names, trees)
-    finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
+    last = msg.Finish(round=len(training.rounds), previous=previous, mask=training.masks.next())
+    finished = _ask_all(transport, last, msg.Finished)
     if previous:
         watch.scored([reply.scores for reply in finished.values()])
 
@@ -309,7 +351,8 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
 
 
 def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
-    classes, base_score = labels(transport, params)
+    masks = _masks(transport, params)
+    classes, base_score = labels(transport, params, masks)
     loss = LOSSES[params.objective]
     question = msg.Start(
         params=params,
@@ -317,10 +360,12 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
         classes=classes,
         base_margin=loss.margin(base_score).tolist(),
         remember=prepared.n_hashes if params.rematch else 0,
+        n_parties=len(transport.parties),
     )
     exponents = _Exponents(_ask_all(transport, question, msg.Started))
     exponents.matched(prepared.most_uses)
-    return Training(prepared, params, classes, base_score, neighbours=prepared.neighbours), exponents
+    training = Training(prepared, params, classes, base_score, neighbours=prepared.neighbours, masks=masks)
+    return training, exponents
 
 
 def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
@@ -352,11 +397,34 @@ def _rematch(
     return uses
 
 
-def labels(transport: Transport, params: TrainParams) -> tuple[list[Any] | None, Doubles]:
+def labels(transport: Transport, params: TrainParams, masks: _Masks | None = None) -> tuple[list[Any] | None, Doubles]:
     """The classes of all parties (None for regression) and the start value. Refuses labels that do not fit."""
-    replies = _ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary)
+    question = msg.DescribeLabels(objective=params.objective, only_classes=bool(masks and masks.on))
+    replies = _ask_all(transport, question, msg.LabelSummary)
     classes = _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
-    return classes, _base_score(replies, classes, params)
+    *sums, weight = (
+        _masked_label_sums(transport, classes, params, masks) if masks and masks.on else _label_sums(replies, classes)
+    )
+    return classes, _base_score(sums, weight, classes, params)
+
+
+def _label_sums(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | None) -> list[float]:
+    """The weight of every class (or the sum of the labels), and the weight of all rows."""
+    if classes is None:
+        sums = [math.fsum(reply.sums[0] for reply in replies.values())]
+    else:
+        per_party = [dict(zip(reply.classes or [], reply.sums, strict=True)) for reply in replies.values()]
+        sums = [math.fsum(own.get(c, 0.0) for own in per_party) for c in classes]
+    return [*sums, math.fsum(reply.weight for reply in replies.values())]
+
+
+def _masked_label_sums(
+    transport: Transport, classes: list[Any] | None, params: TrainParams, masks: _Masks
+) -> list[float]:
+    question = msg.SumLabels(objective=params.objective, classes=classes, mask=masks.next())
+    replies = _ask_all(transport, question, msg.LabelSums)
+    n = 2 if classes is None else len(classes) + 1
+    return wide_total(from_words(msg.unpack(reply.sums, "u8", (n, 8))) for reply in replies.values())
 
 
 def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> list[Any]:
@@ -377,7 +445,7 @@ def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> l
     return classes
 
 
-def _base_score(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | None, params: TrainParams) -> Doubles:
+def _base_score(sums: Sequence[float], weight: float, classes: list[Any] | None, params: TrainParams) -> Doubles:
     """The start value from the label mean over all parties (or as given)."""
     loss = LOSSES[params.objective]
     if params.base_score is not None:
@@ -387,12 +455,7 @@ def _base_score(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | No
         if not np.isfinite(start):
             raise ParameterError(f"base_score={params.base_score} is not possible: it does not fit float32.")
         return np.full(len(classes) if params.objective == "multi:softprob" and classes else 1, params.base_score)
-    if classes is None:
-        sums = [math.fsum(reply.sums[0] for reply in replies.values())]
-    else:
-        per_party = [dict(zip(reply.classes or [], reply.sums, strict=True)) for reply in replies.values()]
-        sums = [math.fsum(own.get(c, 0.0) for own in per_party) for c in classes]
-    return loss.start(sums, math.fsum(reply.weight for reply in replies.values()))
+    return loss.start(sums, weight)
 
 
 def n_rounds(params: TrainParams, n_parties: int) -> int:
@@ -420,9 +483,16 @@ def _sums_for(
     previous: list[msg.AdoptedTree],
     exponents: _Exponents,
     drawn: Mapping[str, dict[str, msg.Array]],
+    masks: _Masks,
 ) -> tuple[dict[str, dict[str, msg.Array | None]], list[msg.Scores]]:
     """Ask all but a sole builder for their sums and add these up, for every builder."""
-    question = msg.SumOntoRows(round=number, builders=builders, previous=previous, exponents=exponents.row)
+    question = msg.SumOntoRows(
+        round=number,
+        builders=builders,
+        previous=previous,
+        exponents=exponents.row,
+        mask=masks.next(),
+    )
     asked = [party for party in transport.parties if builders != [party]]
     questions = dict.fromkeys(asked, question)
     for party in drawn.keys() & questions:
@@ -447,10 +517,19 @@ def _grow(
     previous: list[msg.AdoptedTree],
     exponents: _Exponents,
     orders: Mapping[str, bytes],
+    masks: _Masks,
 ) -> list[msg.Grown]:
     """Ask each builder for its trees."""
     questions = {
-        builder: msg.Grow(round=number, previous=previous, exponents=exponents.row, order=orders.get(builder), **own)
+        builder: msg.Grow(
+            round=number,
+            previous=previous,
+            exponents=exponents.row,
+            order=orders.get(builder),
+            mask=masks.now(),
+            with_scores=len(sums) == 1,
+            **own,
+        )
         for builder, own in sums.items()
     }
     replies = _ask_each(transport, questions, msg.Grown)
@@ -458,15 +537,17 @@ def _grow(
 
 
 def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
-    """The sum of integer vectors. Integers: the order of the parties does not matter."""
+    """The sum of integer vectors. Integers: the order of the parties does not matter.
+
+    Modulo 2 ** 32, in which masks cancel. What they hide was cut off at its bounds, so that its sum fits.
+    """
     total: AnyArray | None = None
     for array in arrays:
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
-            values = msg.unpack(array, "i4", shape)
-            total = values.astype(np.int64) if total is None else np.add(total, values, out=total)
-    # Within the announced bounds the sum fits; beyond them it is cut off rather than wrapped around.
-    return None if total is None else msg.pack(np.clip(total, -(2**31), 2**31 - 1).astype(np.int32))
+            values = msg.unpack(array, "i4", shape).view(np.uint32)
+            total = values.copy() if total is None else np.add(total, values, out=total)
+    return None if total is None else msg.pack(total.view(np.int32))
 
 
 def _value(
@@ -476,6 +557,7 @@ def _value(
     params: TrainParams,
     exponents: _Exponents,
     n_features: int,
+    masks: _Masks,
 ) -> tuple[list[Tree], list[msg.AdoptedTree]]:
     """The finished trees, and what the parties have to be told of them."""
     structures = [structure for reply in grown for structure in reply.trees]
@@ -488,7 +570,8 @@ def _value(
         adopted = [msg.AdoptedTree(values=msg.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
         return valued_trees, adopted
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
-    question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf)
+    mask = masks.next()
+    question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf, mask=mask)
     replies = {
         party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
     }
@@ -515,10 +598,10 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
 
 
 def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Doubles:
-    total = np.zeros(n_leaves, dtype=np.int64)
+    total = np.zeros(n_leaves, dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
     for array in arrays:
-        total += msg.unpack(array, "i8", (n_leaves,))
-    return from_ints(total, exponent)
+        total += msg.unpack(array, "i8", (n_leaves,)).view(np.uint64)
+    return from_ints(total.view(np.int64), exponent)
 
 
 class _Watch:
@@ -543,11 +626,12 @@ class _Watch:
         if self.builder is None:
             return False
         now, n_bytes = time.perf_counter(), self.transport.traffic.total
+        train, validation = self._totals(scores)
         record = TreeRecord(
             round=len(self.training.history),
             builder=self.builder,
-            train=self._mean([s.train for s in scores], [s.train_weight for s in scores]),
-            validation=self._mean([s.validation for s in scores], [s.validation_weight for s in scores]),
+            train=self._mean(*train),
+            validation=self._mean(*validation),
             bytes=n_bytes - self.bytes,
             seconds=now - self.clock,
         )
@@ -556,12 +640,28 @@ class _Watch:
         asked = [callback.after_tree(record) for callback in self.callbacks]  # every callback is told
         return any(asked) or self._no_better(record)
 
-    def _mean(self, sums: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
-        names = {name: None for own in sums for name in own}
-        if not names:
-            return {}
-        total = {name: math.fsum(own.get(name, 0.0) for own in sums) for name in names}
-        return self.loss.finish(total, math.fsum(weights))
+    def _totals(self, scores: Sequence[msg.Scores]) -> tuple[tuple[dict[str, float], float], ...]:
+        """Sums of the metrics and weights over all parties, of training and of validation rows."""
+        names = self.loss.metrics
+        if all(s.masked is None for s in scores):
+            columns = [
+                [
+                    *(s.train.get(n, 0.0) for n in names),
+                    s.train_weight,
+                    *(s.validation.get(n, 0.0) for n in names),
+                    s.validation_weight,
+                ]
+                for s in scores
+            ]
+            totals = [math.fsum(column) for column in zip(*columns, strict=True)]
+        else:
+            n = 2 * len(names) + 2
+            totals = wide_total(from_words(msg.unpack(s.masked, "u8", (n, 8))) for s in scores if s.masked)
+        half = len(names) + 1
+        return tuple((dict(zip(names, part[:-1], strict=True)), part[-1]) for part in (totals[:half], totals[half:]))
+
+    def _mean(self, sums: dict[str, float], weight: float) -> dict[str, float]:
+        return self.loss.finish(sums, weight) if weight else {}
 
     def _no_better(self, record: TreeRecord) -> bool:
         patience = self.training.params.early_stopping_rounds

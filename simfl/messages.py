@@ -66,10 +66,21 @@ class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True):
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of the metrics over a party's rows. Leaves the party."""
 
-    train: dict[str, float]
-    train_weight: float
-    validation: dict[str, float]
-    validation_weight: float
+    train: dict[str, float] = {}
+    train_weight: float = 0.0
+    validation: dict[str, float] = {}
+    validation_weight: float = 0.0
+    masked: Array | None = None  # all of it, as masked wide numbers
+
+
+class Masking(msgspec.Struct, frozen=True, kw_only=True):
+    """Hub to party: hide your sums under masks that cancel over these parties. Without it they are sent as they are.
+
+    Masked numbers are random to whoever sees them; only their sum over all these parties means something.
+    """
+
+    step: int  # grows: no mask is used twice
+    parties: list[str]
 
 
 # --- the handshake ---------------------------------------------------------------------------------------------------
@@ -136,9 +147,11 @@ class Met(Message, frozen=True, kw_only=True):
 class Measure(Message, frozen=True, kw_only=True):
     """Hub to party: what are the sums of your features?"""
 
+    mask: Masking | None = None
+
 
 class FeatureMoments(Message, frozen=True, kw_only=True):
-    """Leaves the party: per feature the number of values, their sum and the sum of their squares."""
+    """Leaves the party: per feature the number of values, their sum and the sum of their squares, masked or not."""
 
     counts: Array
     sums: Array
@@ -219,6 +232,7 @@ class DescribeLabels(Message, frozen=True, kw_only=True):
     """Hub to party: which classes have you got, or what is the sum of your labels?"""
 
     objective: Objective
+    only_classes: bool = False  # the sums are going to be masked: `SumLabels`
 
 
 class LabelSummary(Message, frozen=True, kw_only=True):
@@ -229,6 +243,20 @@ class LabelSummary(Message, frozen=True, kw_only=True):
     weight: float
 
 
+class SumLabels(Message, frozen=True, kw_only=True):
+    """Hub to party: the weight of each of these classes (or the sum of your labels), and the weight of all rows?"""
+
+    objective: Objective
+    classes: list[ClassLabel] | None
+    mask: Masking | None
+
+
+class LabelSums(Message, frozen=True, kw_only=True):
+    """Leaves the party: these sums as masked wide numbers."""
+
+    sums: Array
+
+
 class Start(Message, frozen=True, kw_only=True):
     """Hub to party: a training begins, from this start value."""
 
@@ -237,10 +265,11 @@ class Start(Message, frozen=True, kw_only=True):
     classes: list[ClassLabel] | None
     base_margin: list[float]
     remember: int  # of how many last trees the leaves are to be kept, for a rematch
+    n_parties: int = 1  # whose sums are going to be added up
 
 
 class Started(Message, frozen=True, kw_only=True):
-    """Leaves the party: bounds of what is to be summed, for the number of digits."""
+    """Leaves the party: bounds of what is to be summed, for the number of digits. Powers of two."""
 
     gradient: float  # no row's gradient can become larger
     hessian: float
@@ -272,10 +301,11 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
     previous: list[AdoptedTree]
     exponents: tuple[int, int]  # the resolution of gradients and hessians, as powers of two
     similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
+    mask: Masking | None = None
 
 
 class RowSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point."""
+    """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point (masked)."""
 
     round: int
     gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
@@ -292,6 +322,8 @@ class Grow(Message, frozen=True, kw_only=True):
     hessians: Array | None
     exponents: tuple[int, int]
     order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
+    mask: Masking | None = None  # the sums carry the builder's masks still
+    with_scores: bool = True  # no: they came with the builder's own `RowSums`
 
 
 class Grown(Message, frozen=True, kw_only=True):
@@ -309,10 +341,11 @@ class SumPerLeaf(Message, frozen=True, kw_only=True):
     round: int
     trees: list[TreeStructure]
     exponents: tuple[int, int]
+    mask: Masking | None = None
 
 
 class LeafSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per leaf the sum of the gradients of its rows, in fixed point."""
+    """Leaves the party: per leaf the sum of the gradients of its rows, in fixed point (masked)."""
 
     round: int
     gradients: list[Array]
@@ -324,6 +357,7 @@ class Finish(Message, frozen=True, kw_only=True):
 
     round: int
     previous: list[AdoptedTree]
+    mask: Masking | None = None
 
 
 class Finished(Message, frozen=True, kw_only=True):
@@ -341,6 +375,7 @@ Request = (
     | Match
     | TakeSimilar
     | DescribeLabels
+    | SumLabels
     | Start
     | HashByTrees
     | SumOntoRows
@@ -358,6 +393,7 @@ Reply = (
     | Matched
     | SimilarTaken
     | LabelSummary
+    | LabelSums
     | Started
     | LeavesOfRows
     | RowSums

@@ -92,6 +92,13 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "every tree, so that they cannot be linked (more traffic; needs matching='blind')"
         ),
     ] = "kept"
+    masked: Annotated[
+        bool | None,
+        _is(
+            "hide every party's sums (of features, labels, gradients, metrics) under masks, so that only their total "
+            "over all parties can be seen; changes no bit of the model; None: between machines yes, in one process no"
+        ),
+    ] = None
     validation_fraction: Annotated[
         float, _is("share of its rows that each party sets aside to watch the metric", ge=0, lt=1)
     ] = 0.0
@@ -153,6 +160,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[int, Meta(ge=1)] | None,
         _is("stop when the validation metric has not improved for so many trees"),
     ] = None
+    masked: bool | None = None
     random_state: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     n_jobs: int | None = None
 

@@ -21,16 +21,17 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl import messages as msg
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
 from simfl.data import as_labels, as_table, as_weights, check_names, class_numbers, plain_classes
-from simfl.errors import DataError, FileError, ProtocolError
-from simfl.params import TrainParams, cores
+from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
+from simfl.params import Objective, TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
 from simfl.preprocessing.similarity import most_similar_by_token
 from simfl.preprocessing.tables import bucket_numbers, smallest_type
 from simfl.privacy.keys import Identity, Keys, sign, verify
-from simfl.privacy.sums import to_leaf_ints, to_row_ints
+from simfl.privacy.masks import Masks, to_wide, to_words
+from simfl.privacy.sums import power_above, to_leaf_ints, to_row_ints
 from simfl.privacy.tokens import (
     SECRET_BYTES,
     asking,
@@ -102,6 +103,7 @@ class Run:
     similar: dict[str, Ints]
     places: Ints | None  # blind matching: the row at each place of the order that the others know
     fallen: deque[AnyArray]  # the leaves of the last trees
+    n_parties: int = 1
     grower: trees.Grower | None = None
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -150,7 +152,9 @@ class Party:
         self.validation_rows: Rows | None = self.validation
         self.secret: bytes | None = None  # that all parties of a training have in common, and the hub does not
         self.identity: Identity | None = None  # a certificate, where the party has one
+        self.must_mask = False  # refuse to send sums that are not masked
         self._keys: Keys | None = None
+        self._masks: Masks | None = None
         self._hashes: Ints | None = None
         self._hidden: Ints | None = None  # the private order of rows whose similar rows are being sought
         self._places: Ints | None = None
@@ -202,7 +206,7 @@ class Party:
             None,
         )
         other.training_rows, other.validation_rows, other._bins = self.rows, self.validation, {}
-        other._keys, other._hidden, other._places = None, None, None
+        other._keys, other._masks, other._hidden, other._places = None, None, None, None
         return other
 
     # --- the door ----------------------------------------------------------------------------------------------------
@@ -247,6 +251,7 @@ class Party:
             for name, signed in message.keys.items():
                 verify(self.identity.root, name, signed.key, signed.signature, signed.certificate)
         keys.meet({name: signed.key for name, signed in message.keys.items()})
+        self._masks = Masks(keys)
         if message.sealed is None:
             self.secret = self.secret or secrets.token_bytes(SECRET_BYTES)
             return msg.Met(sealed={other: keys.seal(other, self.secret) for other in keys.pairs})
@@ -262,14 +267,37 @@ class Party:
             self.validation_rows = self.rows.part(np.sort(order[:n_aside]))
             self.training_rows = self.rows.part(np.sort(order[n_aside:]))
 
+    # --- masks -------------------------------------------------------------------------------------------------------
+
+    def _masking(self, mask: msg.Masking | None) -> Masks | None:
+        """The masks to use, None where sums are to be sent as they are."""
+        if mask is None:
+            if self.must_mask:
+                raise PrivacyError(
+                    f"{self} was asked for sums without masks, and masks were agreed on. It sends nothing."
+                )
+            return None
+        if self._masks is None:
+            raise ProtocolError(f"{self} was asked for masked sums before it had met the others.")
+        return self._masks
+
+    def _wide(self, values: AnyArray, mask: msg.Masking | None, purpose: str) -> msg.Array:
+        """Real numbers as masked wide ones."""
+        masks = self._masking(mask)
+        if masks is None or mask is None:
+            raise ProtocolError(f"{self} was asked for masked sums without masks.")
+        hidden = masks.draw_wide(mask.parties, mask.step, purpose, values.size)
+        return msg.pack(to_words([v + m for v, m in zip(to_wide(values.tolist()), hidden, strict=True)]))
+
     def _measure(self, message: msg.Measure) -> msg.FeatureMoments:
         found = moments(self.training_rows.X)
         several = found.counts > 1  # the sum of one value would be that value: the others' scale will do
-        return msg.FeatureMoments(
-            counts=msg.pack(found.counts * several),
-            sums=msg.pack(found.sums * several),
-            squares=msg.pack(found.squares * several),
-        )
+        parts = {"counts": found.counts, "sums": found.sums, "squares": found.squares}
+        mask = message.mask
+        if self._masking(mask) is None or mask is None:
+            return msg.FeatureMoments(**{name: msg.pack(part * several) for name, part in parts.items()})
+        hidden = {name: self._wide(part * several, mask, name) for name, part in parts.items()}
+        return msg.FeatureMoments(**hidden)
 
     def _hash(self, message: msg.Hash) -> msg.Hashes | msg.HiddenRows:
         d = self.rows.X.shape[1]
@@ -401,12 +429,26 @@ class Party:
     # --- stage 2 -----------------------------------------------------------------------------------------------------
 
     def _describe_labels(self, message: msg.DescribeLabels) -> msg.LabelSummary:
+        if not message.only_classes:
+            self._masking(None)
+        found = self._summary(message.objective)
+        return msg.LabelSummary(classes=found.classes, sums=[], weight=0.0) if message.only_classes else found
+
+    def _summary(self, objective: Objective) -> msg.LabelSummary:
         y, weight = self.training_rows.y, self.training_rows.weight
-        if LOSSES[message.objective].classifies:
+        if LOSSES[objective].classifies:
             return self._describe_classes(y, weight)
         numbers = self._as_numbers(y)
         total = float(numbers.sum()) if weight is None else float(numbers @ weight.astype(np.float64))
         return msg.LabelSummary(classes=None, sums=[total], weight=self.training_rows.total_weight)
+
+    def _sum_labels(self, message: msg.SumLabels) -> msg.LabelSums:
+        found = self._summary(message.objective)
+        sums = found.sums
+        if message.classes is not None:
+            own = dict(zip(found.classes or [], found.sums, strict=True))
+            sums = [own.get(c, 0.0) for c in message.classes]
+        return msg.LabelSums(sums=self._wide(np.array([*sums, found.weight]), message.mask, "labels"))
 
     def _describe_classes(self, y: AnyArray, weight: Floats | None) -> msg.LabelSummary:
         classes = plain_classes(y if self.validation_rows is None else np.concatenate([y, self.validation_rows.y]))
@@ -444,13 +486,18 @@ class Party:
             self._similar,
             self._places,
             deque(maxlen=message.remember),
+            message.n_parties,
         )
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self.training_rows.weight is None else float(self.training_rows.weight.max())
         total = self.training_rows.total_weight
-        return msg.Started(
-            gradient=g * heaviest, hessian=h * heaviest, total_gradient=g * total, total_hessian=h * total
-        )
+        bounds = {
+            "gradient": g * heaviest,
+            "hessian": h * heaviest,
+            "total_gradient": g * total,
+            "total_hessian": h * total,
+        }
+        return msg.Started(**{name: power_above(bound) for name, bound in bounds.items()})
 
     def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows | msg.HiddenRows:
         """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
@@ -502,7 +549,16 @@ class Party:
         for watched in run.watched:
             watched.fall(run.seen)
 
-    def _scores(self, run: Run) -> msg.Scores:
+    def _scores(self, run: Run, mask: msg.Masking | None) -> msg.Scores:
+        plain = self._plain_scores(run)
+        if self._masking(mask) is None or mask is None:
+            return plain
+        names = run.loss.metrics
+        values = [plain.train.get(n, 0.0) for n in names] + [plain.train_weight]
+        values += [plain.validation.get(n, 0.0) for n in names] + [plain.validation_weight]
+        return msg.Scores(masked=self._wide(np.array(values), mask, "scores"))
+
+    def _plain_scores(self, run: Run) -> msg.Scores:
         def sums(w: Watched | None) -> dict[str, float]:
             return run.loss.metric_sums(w.margin, w.y, w.weight) if w else {}
 
@@ -523,9 +579,24 @@ class Party:
             if similar is not None:
                 seed = _seed(run.seed, 5, message.round, self._order.index(self.name))
                 G, H = sum_onto_similar(similar, run.g, run.h, self._n_rows[builder], seed)
-                g[builder] = msg.pack(to_row_ints(G, message.exponents[0]))
-                h[builder] = msg.pack(to_row_ints(H, message.exponents[1]))
-        return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run))
+                ints = [to_row_ints(v, e, run.n_parties) for v, e in zip((G, H), message.exponents, strict=True)]
+                masked = self._masked_rows(ints, builder, message.mask)
+                g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1])
+        return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run, message.mask))
+
+    def _masked_rows(self, sums: list[Ints], builder: str, mask: msg.Masking | None) -> list[Ints]:
+        """Sums onto the rows of a builder with one's own masks added (the builder's: taken away)."""
+        masks = self._masking(mask)
+        if masks is None or mask is None:
+            return sums
+        if builder not in mask.parties:
+            raise PrivacyError(
+                f"{self} was asked for sums that their builder {builder!r} has no part in. It sends nothing."
+            )
+        n = sums[0].nbytes
+        drawn = masks.draw(mask.parties, mask.step, f"rows of {builder}", 2 * n)
+        halves = (drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :])
+        return [(s.view(np.uint32) + m.reshape(s.shape)).view(np.int32) for s, m in zip(sums, halves, strict=True)]
 
     def _similar_rows(self, run: Run, builder: str, message: msg.SumOntoRows) -> Ints | None:
         """The builder's rows that one's own resemble: those kept, or those drawn for this tree alone."""
@@ -541,8 +612,12 @@ class Party:
         run = self._running()
         self._adopt(run, message.previous)
         places = self._order_of_sums(run, message)
-        g = self._weighted(run.g, message.gradients, message.exponents[0], places)
-        h = self._weighted(run.h, message.hessians, message.exponents[1], places)
+        g, h = run.g, run.h
+        if message.gradients is not None and message.hessians is not None:
+            sums: list[Ints] = [msg.unpack(s, "i4", g.shape) for s in (message.gradients, message.hessians)]
+            G, H = self._masked_rows(sums, self.name, message.mask)
+            g = self._weighted(g, G, message.exponents[0], places)
+            h = self._weighted(h, H, message.exponents[1], places)
         grower = self._grower(run)
         grown = [
             grower.grow(
@@ -554,7 +629,8 @@ class Party:
         ]
         values = [msg.pack(t.value[t.leaves]) for t in grown] if run.params.leaf_values == "builder" else None
         structures = [msg.tree_to_message(t) for t in grown]
-        return msg.Grown(round=message.round, trees=structures, values=values, scores=self._scores(run))
+        scores = self._scores(run, message.mask) if message.with_scores else msg.Scores()
+        return msg.Grown(round=message.round, trees=structures, values=values, scores=scores)
 
     def _order_of_sums(self, run: Run, message: msg.Grow) -> Ints | None:
         """The row that each of the sums belongs to (None: the sums stand in the order of the rows)."""
@@ -563,14 +639,11 @@ class Party:
         placed: Ints = run.places[fresh_order(message.order, len(run.places))]
         return placed
 
-    def _weighted(self, own: Floats, others: msg.Array | None, exponent: int, places: Ints | None) -> Floats:
+    def _weighted(self, own: Floats, sums: Ints, exponent: int, places: Ints | None) -> Floats:
         """The paper's weighted gradients: one's own plus the sums of the others, on one grid.
 
         On a grid sums are exact, so that the tree does not depend on the number of threads.
         """
-        if others is None:
-            return own
-        sums = msg.unpack(others, "i4", own.shape)
         if places is not None:
             by_place, sums = sums, np.empty_like(sums)
             sums[places] = by_place
@@ -595,18 +668,30 @@ class Party:
     def _sum_per_leaf(self, message: msg.SumPerLeaf) -> msg.LeafSums:
         run = self._running()
         self._see(run, message.trees)
-        g: list[msg.Array] = []
-        h: list[msg.Array] = []
+        g: list[Longs] = []
+        h: list[Longs] = []
         for number, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True)):
             G, H = sum_per_leaf(leaf, run.g, run.h, number % run.g.shape[1], tree.n_leaves)
-            g.append(msg.pack(to_leaf_ints(G, message.exponents[0])))
-            h.append(msg.pack(to_leaf_ints(H, message.exponents[1])))
-        return msg.LeafSums(round=message.round, gradients=g, hessians=h)
+            g.append(to_leaf_ints(G, message.exponents[0], run.n_parties))
+            h.append(to_leaf_ints(H, message.exponents[1], run.n_parties))
+        g, h = self._masked_leaves(g, h, message.mask)
+        return msg.LeafSums(round=message.round, gradients=[msg.pack(v) for v in g], hessians=[msg.pack(v) for v in h])
+
+    def _masked_leaves(
+        self, g: list[Longs], h: list[Longs], mask: msg.Masking | None
+    ) -> tuple[list[Longs], list[Longs]]:
+        masks = self._masking(mask)
+        if masks is None or mask is None:
+            return g, h
+        sums = np.concatenate([*g, *h]).view(np.uint64)
+        hidden = (sums + masks.draw_long(mask.parties, mask.step, "leaves", len(sums))).view(np.int64)
+        parts = np.split(hidden, np.cumsum([len(v) for v in (*g, *h)])[:-1])
+        return parts[: len(g)], parts[len(g) :]
 
     def _finish(self, message: msg.Finish) -> msg.Finished:
         run = self._running()
         self._adopt(run, message.previous)
-        scores = self._scores(run)
+        scores = self._scores(run, message.mask)
         self._run = None
         return msg.Finished(scores=scores)
 
@@ -619,6 +704,7 @@ class Party:
         msg.Match: _match,
         msg.TakeSimilar: _take_similar,
         msg.DescribeLabels: _describe_labels,
+        msg.SumLabels: _sum_labels,
         msg.Start: _start,
         msg.HashByTrees: _hash_by_trees,
         msg.SumOntoRows: _sum_onto_rows,
