@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,15 +21,16 @@ from simfl import matching
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord
-from simfl.errors import DataError, ParameterError, ProtocolError
+from simfl.errors import DataError, ParameterError, PrivacyWarning, ProtocolError
 from simfl.meeting import have_a_secret, meet
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import merge_tables
-from simfl.privacy.guard import check_hashes, default_hashes
+from simfl.privacy.guard import about_two_parties, check_hashes, default_hashes
 from simfl.privacy.masks import from_words, to_wide, wide_total
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
+from simfl.training.groups import SPREAD
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
 from simfl.training.schedule import TURNS
@@ -276,11 +278,13 @@ class _Exponents:
     """The resolution of the sums, as powers of two: gradients and hessians."""
 
     started: dict[str, msg.Started]
+    min_group: int = 1
     row: tuple[int, int] = (0, 0)
 
     def matched(self, most_uses: Mapping[str, int]) -> None:
         """Sums onto rows are bounded by how many rows resemble one and the same row."""
-        sizes = [(s, most_uses.get(party, 0)) for party, s in self.started.items()]
+        more = SPREAD * self.min_group if self.min_group > 1 else 1
+        sizes = [(s, more * most_uses.get(party, 0)) for party, s in self.started.items()]
         self.row = (
             resolution((s.gradient * uses for s, uses in sizes), ROW_BITS),
             resolution((s.hessian * uses for s, uses in sizes), ROW_BITS),
@@ -352,6 +356,9 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
 
 def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
     masks = _masks(transport, params)
+    advice = about_two_parties(transport.parties, params.min_group)
+    if advice and (masks.on or transport.deployed):  # in one process all rows are in one place anyway
+        warnings.warn(advice, PrivacyWarning, stacklevel=4)
     classes, base_score = labels(transport, params, masks)
     loss = LOSSES[params.objective]
     question = msg.Start(
@@ -362,7 +369,7 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
         remember=prepared.n_hashes if params.rematch else 0,
         n_parties=len(transport.parties),
     )
-    exponents = _Exponents(_ask_all(transport, question, msg.Started))
+    exponents = _Exponents(_ask_all(transport, question, msg.Started), params.min_group)
     exponents.matched(prepared.most_uses)
     training = Training(prepared, params, classes, base_score, neighbours=prepared.neighbours, masks=masks)
     return training, exponents

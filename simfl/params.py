@@ -152,6 +152,14 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "their number has doubled; 0: never; None: the recipe's"
         ),
     ] = None
+    min_group: Annotated[
+        int,
+        _is(
+            "least number of its own rows that a party adds onto one row of a builder; smaller groups go together with "
+            "the nearest others, and a party with fewer rows adds nothing; 1: as the similar rows fall",
+            ge=1,
+        ),
+    ] = 1
     turns: Annotated[
         Literal["round_robin", "proportional", "all"],
         _is("who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)"),

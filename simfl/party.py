@@ -45,7 +45,8 @@ from simfl.privacy.tokens import (
     secret_of,
 )
 from simfl.training import trees
-from simfl.training.gradients import add_values, most_uses, sum_onto_similar, sum_per_leaf
+from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf
+from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import Tree
 from simfl.training.walking import Walker, walker
@@ -101,6 +102,7 @@ class Run:
     train: Watched
     validation: Watched | None
     similar: dict[str, Ints]
+    near: Ints | None  # the rows in an order in which like ones stand together
     places: Ints | None  # blind matching: the row at each place of the order that the others know
     fallen: deque[AnyArray]  # the leaves of the last trees
     n_parties: int = 1
@@ -158,6 +160,7 @@ class Party:
         self._hashes: Ints | None = None
         self._hidden: Ints | None = None  # the private order of rows whose similar rows are being sought
         self._places: Ints | None = None
+        self._near: Ints | None = None
         self._order: list[str] = [name]
         self._similar: dict[str, Ints] = {}
         self._n_rows: dict[str, int] = {}
@@ -207,6 +210,7 @@ class Party:
         )
         other.training_rows, other.validation_rows, other._bins = self.rows, self.validation, {}
         other._keys, other._masks, other._hidden, other._places = None, None, None, None
+        other._near = None
         return other
 
     # --- the door ----------------------------------------------------------------------------------------------------
@@ -322,6 +326,7 @@ class Party:
         names, columns = hide_values(self._secret(), hashes, number)
         codes = np.stack(columns, axis=1).astype(smallest_type(max(len(n) for n in names)))
         self._hashes, self._hidden = None, private_order(len(hashes))
+        self._remember_order(hashes, number)
         rows = row_names(self._secret(), self.name, number, len(hashes))
         return msg.HiddenRows(
             round=number,
@@ -329,6 +334,13 @@ class Party:
             codes=msg.pack(codes[self._hidden]),
             ties=msg.pack(rows[self._hidden]),
         )
+
+    def _remember_order(self, hashes: Ints, number: int | None) -> None:
+        near = order_by_likeness(hashes)
+        if number is None:
+            self._near = near
+        else:
+            self._running().near = near
 
     def _take_similar(self, message: msg.TakeSimilar) -> msg.SimilarTaken:
         if self._hidden is None:
@@ -362,6 +374,7 @@ class Party:
     def _match(self, message: msg.Match) -> msg.Matched:
         values = [msg.unpack(v, "i4", (None,)) for v in message.bucket_values]
         own = bucket_numbers(self._hashed(), values)
+        self._remember_order(self._hashed(), message.round)
         self._order = message.parties
         names = asking(row_names(secret_of(message.seed), self.name, message.round, len(own)))
         similar: dict[str, Ints] = {}
@@ -395,6 +408,8 @@ class Party:
         }
         sizes = np.array([self._n_rows.get(o, 0) for o in self._order])
         arrays |= {"order": np.array(self._order), "n_rows": sizes, "fingerprint": np.array(self.fingerprint())}
+        if self._near is not None:
+            arrays["near"] = self._near
         if self._places is not None and self.secret is not None:
             arrays |= {"places": self._places, "secret": np.frombuffer(self.secret, dtype=np.uint8)}
         np.savez(path, allow_pickle=False, **arrays)
@@ -415,7 +430,7 @@ class Party:
             )
         self._order, self._n_rows = order, dict(zip(order, sizes, strict=True))
         self._similar = {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
-        self._places = kept.get("places")
+        self._places, self._near = kept.get("places"), kept.get("near")
         self.secret = kept["secret"].tobytes() if "secret" in kept else None
 
     def fingerprint(self) -> str:
@@ -484,6 +499,7 @@ class Party:
             train,
             held_out,
             self._similar,
+            self._near,
             self._places,
             deque(maxlen=message.remember),
             message.n_parties,
@@ -578,11 +594,21 @@ class Party:
             similar = self._similar_rows(run, builder, message)
             if similar is not None:
                 seed = _seed(run.seed, 5, message.round, self._order.index(self.name))
-                G, H = sum_onto_similar(similar, run.g, run.h, self._n_rows[builder], seed)
+                G, H = self._sum_onto(run, similar, self._n_rows[builder], seed)
                 ints = [to_row_ints(v, e, run.n_parties) for v, e in zip((G, H), message.exponents, strict=True)]
                 masked = self._masked_rows(ints, builder, message.mask)
                 g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1])
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run, message.mask))
+
+    def _sum_onto(self, run: Run, similar: Ints, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
+        """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
+        least = run.params.min_group
+        if least == 1 or run.near is None:
+            return sum_onto_similar(similar, run.g, run.h, n_rows, seed)
+        goes_to = join_small_groups(similar, draw_similar(similar, seed), run.near, n_rows, least)
+        if goes_to is None:
+            return np.zeros((n_rows, run.g.shape[1])), np.zeros((n_rows, run.g.shape[1]))
+        return sum_onto_similar(goes_to[:, None], run.g, run.h, n_rows, seed)
 
     def _masked_rows(self, sums: list[Ints], builder: str, mask: msg.Masking | None) -> list[Ints]:
         """Sums onto the rows of a builder with one's own masks added (the builder's: taken away)."""
