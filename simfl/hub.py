@@ -361,6 +361,9 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
         warnings.warn(advice, PrivacyWarning, stacklevel=4)
     classes, base_score = labels(transport, params, masks)
     loss = LOSSES[params.objective]
+    scale = Scale.none(prepared.n_features)
+    if params.cuts == "shared":
+        scale = common_scale([_total_moments(transport, prepared.n_features, masks)], sum(prepared.n_rows))
     question = msg.Start(
         params=params,
         seed=seed,
@@ -368,6 +371,8 @@ def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: 
         base_margin=loss.margin(base_score).tolist(),
         remember=prepared.n_hashes if params.rematch else 0,
         n_parties=len(transport.parties),
+        mean=msg.pack(scale.mean) if params.cuts == "shared" else None,
+        deviation=msg.pack(scale.deviation) if params.cuts == "shared" else None,
     )
     exponents = _Exponents(_ask_all(transport, question, msg.Started), params.min_group)
     exponents.matched(prepared.most_uses)

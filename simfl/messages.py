@@ -266,6 +266,8 @@ class Start(Message, frozen=True, kw_only=True):
     base_margin: list[float]
     remember: int  # of how many last trees the leaves are to be kept, for a rematch
     n_parties: int = 1  # whose sums are going to be added up
+    mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
+    deviation: Array | None = None
 
 
 class Started(Message, frozen=True, kw_only=True):

@@ -160,6 +160,13 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             ge=1,
         ),
     ] = 1
+    cuts: Annotated[
+        Literal["own", "shared"],
+        _is(
+            "thresholds are values of the builder's rows, as in XGBoost, or come from a public grid of max_bin points "
+            "per feature, around the common mean"
+        ),
+    ] = "own"
     turns: Annotated[
         Literal["round_robin", "proportional", "all"],
         _is("who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)"),

@@ -44,7 +44,7 @@ from simfl.privacy.tokens import (
     row_names,
     secret_of,
 )
-from simfl.training import trees
+from simfl.training import cuts, trees
 from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf
 from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES, Loss
@@ -106,6 +106,7 @@ class Run:
     places: Ints | None  # blind matching: the row at each place of the order that the others know
     fallen: deque[AnyArray]  # the leaves of the last trees
     n_parties: int = 1
+    points: list[Floats] | None = None  # the cut points that all parties share, if they do
     grower: trees.Grower | None = None
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -503,6 +504,7 @@ class Party:
             self._places,
             deque(maxlen=message.remember),
             message.n_parties,
+            self._cut_points(message),
         )
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self.training_rows.weight is None else float(self.training_rows.weight.max())
@@ -514,6 +516,13 @@ class Party:
             "total_hessian": h * total,
         }
         return msg.Started(**{name: power_above(bound) for name, bound in bounds.items()})
+
+    def _cut_points(self, message: msg.Start) -> list[Floats] | None:
+        if message.mean is None or message.deviation is None:
+            return None
+        d = self.rows.X.shape[1]
+        scale = [msg.unpack(a, "f8", (d,)) for a in (message.mean, message.deviation)]
+        return cuts.grid(scale[0], scale[1], message.params.max_bin)
 
     def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows | msg.HiddenRows:
         """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
@@ -653,6 +662,8 @@ class Party:
             )
             for output in range(g.shape[1])
         ]
+        if run.points is not None:
+            grown = [cuts.on_grid(tree, run.points) for tree in grown]
         values = [msg.pack(t.value[t.leaves]) for t in grown] if run.params.leaf_values == "builder" else None
         structures = [msg.tree_to_message(t) for t in grown]
         scores = self._scores(run, message.mask) if message.with_scores else msg.Scores()
@@ -680,12 +691,16 @@ class Party:
     def _grower(self, run: Run) -> trees.Grower:
         threads = trees.threads_for(self.training_rows.X, self.n_jobs)
         if run.grower is None or run.grower.threads != threads:
-            run.grower = trees.Grower(self._binned(run.params.max_bin), run.params, threads)
+            run.grower = trees.Grower(self._binned(run), run.params, threads)
         return run.grower
 
-    def _binned(self, max_bin: int) -> xgb.QuantileDMatrix:
+    def _binned(self, run: Run) -> xgb.QuantileDMatrix:
+        rows, max_bin = self.training_rows, run.params.max_bin
+        if run.points is not None:  # not kept: another training can have another grid
+            on_points = cuts.counted(rows.X, run.points)
+            threads = trees.threads_for(rows.X, self.n_jobs)
+            return xgb.QuantileDMatrix(on_points, weight=rows.weight, max_bin=max_bin, nthread=threads)
         if max_bin not in self._bins:
-            rows = self.training_rows
             self._bins[max_bin] = xgb.QuantileDMatrix(
                 rows.X, weight=rows.weight, max_bin=max_bin, nthread=trees.threads_for(rows.X, self.n_jobs)
             )

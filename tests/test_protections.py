@@ -92,3 +92,30 @@ def test_two_parties_are_told_what_a_sum_reveals():
 def test_three_parties_and_one_process_are_not_warned():
     simfl.train(parties(30, 30, 30), n_trees=2, masked=True)
     simfl.train(parties(30, 30), n_trees=2)
+
+
+# --- shared cut points -----------------------------------------------------------------------------------------------
+
+
+def test_no_threshold_is_a_value_of_a_row_with_shared_cuts():
+    def thresholds(cuts):
+        wire = Wire(parties(300, 200))
+        prepared = hub.prepare(wire, prepare_params(random_state=0))
+        training = hub.train(wire, prepared, train_params(n_trees=6, cuts=cuts))
+        found = np.concatenate([t.threshold[t.feature >= 0] for trees in training.rounds for t in trees])
+        values = np.concatenate([p.rows.X.ravel() for p in wire.handlers.values()])
+        return np.isin(found, values).mean()
+
+    assert thresholds("own") > 0.9
+    assert thresholds("shared") == 0
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_grid_is_the_same_for_all_and_trees_stay_about_as_good(masked):
+    members = parties(400, 300, 300)
+    own, shared = (
+        simfl.train(members, n_trees=30, max_depth=4, cuts=c, masked=masked, random_state=0) for c in ("own", "shared")
+    )
+    assert shared.history[-1].train["logloss"] < own.history[-1].train["logloss"] + 0.04
+    alone = simfl.train(members[:1], n_trees=5, cuts="shared")
+    assert alone.n_trees == 5
