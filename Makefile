@@ -1,14 +1,15 @@
 # make demo    install into .venv and run the demonstration
 # make test    lint, types, import contracts, tests
 # make accuracy   the accuracy table and picture of docs/recipes.md (under an hour on two cores; needs SIMFL_DATA)
-# make bench   the speed of the search, of stage 1 and of stage 2
+# make bench   the speed of the search, of stage 1, of stage 2 and of FLARE
+# make chaos   kill -9 hub and parties twenty times in a training of 100 trees: the model must be the same
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test accuracy bench lock clean
+.PHONY: demo test accuracy bench chaos lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/simfl demo
@@ -28,6 +29,10 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.speed midsize
 	$(BIN)/python -m benchmarks.speed prepare
 	$(BIN)/python -m benchmarks.speed training
+	$(BIN)/python -m benchmarks.flare overhead
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m benchmarks.chaos --kills 20 --trees 100
 
 # The lock lists every package, so nothing is resolved here. It leaves out the GPU library that XGBoost's wheel names
 # as a dependency on Linux: 300 MB that a CPU never loads.

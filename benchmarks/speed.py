@@ -5,7 +5,8 @@
 midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
-training  stage 2 against `xgb.train` on all rows pooled: seconds per tree in one run, as ratios, and bytes per tree
+training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
+          trees: seconds per tree in one run, as ratios, and bytes per tree
 profile   where the time of a tree goes
 
 The machine is shared, so ratios within one run count, not seconds. Every measurement runs in a process of its own, so
@@ -22,6 +23,8 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,8 @@ from rich.table import Table
 import simfl
 from benchmarks.data import load
 from simfl.party import Party
+from simfl.training.trees import from_booster
+from simfl.training.walking import Walker, walker
 
 SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
 PAPER_SECONDS = {"SUSY-like": 963, "HIGGS-like": 996}
@@ -95,12 +100,17 @@ def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> 
     threads = multiprocessing.cpu_count()
     plain = {"objective": "binary:logistic", "max_depth": DEPTH, "learning_rate": 0.1, "nthread": threads}
     simfl.train(ready, callbacks=[], **settings | {"n_trees": N_PARTIES}, **options)  # bins, compilation
-    found: dict[str, list[float]] = {"simfl": [], "all_in": [], "solo": []}
+    deep = plain | {"max_depth": DEPTH + 2, "min_child_weight": 0}  # what a builder of the default recipe grows
+    walkers = [walker(member.rows.X) for member in members[1:]]
+    found: dict[str, list[float]] = {"simfl": [], "all_in": [], "solo": [], "solo_deep": [], "passes": []}
     for _ in range(repeats):
         model, seconds = _timed(lambda: simfl.train(ready, callbacks=[], **settings, **options))
         found["simfl"].append(seconds)
         found["all_in"].append(_timed(lambda: xgb.train(plain, pooled, n_trees))[1])
         found["solo"].append(_timed(lambda: xgb.train(plain, alone, n_trees))[1])
+        grown, seconds = _timed(lambda: xgb.train(deep, alone, n_trees))
+        found["solo_deep"].append(seconds)
+        found["passes"].append(_timed(partial(_pass_all, walkers, grown, threads))[1])
     per_tree = {name: statistics.median(values) / n_trees for name, values in found.items()}
     bytes_per_tree = statistics.fmean(r.bytes for r in model.history)
     return {
@@ -111,9 +121,20 @@ def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> 
         "seconds_per_tree": per_tree,
         "over_all_in": per_tree["simfl"] / per_tree["all_in"],
         "over_solo": per_tree["simfl"] / per_tree["solo"],
+        "over_solo_and_passes": per_tree["simfl"] / (per_tree["solo"] + per_tree["passes"]),
+        "over_deep_solo_and_passes": per_tree["simfl"] / (per_tree["solo_deep"] + per_tree["passes"]),
         "bytes_per_tree": bytes_per_tree,
         "bytes_over_paper": bytes_per_tree / (8 * (n + (2**DEPTH - 1) * (N_PARTIES - 1))),
     }
+
+
+def _pass_all(walkers: list[Walker], booster: xgb.Booster, threads: int) -> None:
+    """Send the rows of the other parties down every tree."""
+    trees = [from_booster(booster[i : i + 1]) for i in range(booster.num_boosted_rounds())]
+    with ThreadPoolExecutor(threads) as pool:
+        for tree in trees:
+            asked = [pool.submit(rows.leaf_numbers, tree) for rows in walkers]
+            wait(asked)
 
 
 def midsize(n_trees: int = 200, **options: Any) -> dict[str, Any]:
@@ -177,8 +198,14 @@ def table(results: list[dict[str, Any]], title: str) -> Table:
     for name in results[0]:
         shown.add_column(name, overflow="fold")
     for result in results:
-        shown.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in result.values()))
+        shown.add_row(*(_readable(value) for value in result.values()))
     return shown
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name} {_readable(v)}" for name, v in value.items())
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ class TreeRecord(msgspec.Struct, frozen=True, kw_only=True):
     validation: dict[str, float]
     bytes: int
     seconds: float
+    absent: list[str] = []  # parties that had no part in it
 
 
 class Callback:
@@ -69,6 +70,28 @@ class ProgressBar(Callback):
     def after_training(self, history: Sequence[TreeRecord]) -> None:
         """Take it away."""
         self.progress.stop()
+
+
+class TreeLines:
+    """A line per tree: builder, metric, seconds, bytes, and who is connected. For trainings between machines."""
+
+    def __init__(self, console: Console, n_trees: int) -> None:
+        self.console, self.n_trees = console, n_trees
+
+    def tell(self, text: str) -> None:
+        """Something other than a tree."""
+        self.console.print(f"{text[:1].upper()}{text[1:]}.", highlight=False, soft_wrap=True)
+
+    def tree(self, record: TreeRecord, connected: Sequence[str]) -> None:
+        """A tree is finished."""
+        name, value = next(iter((record.validation or record.train).items()))
+        absent = f"  absent: {', '.join(record.absent)}" if record.absent else ""
+        self.console.print(
+            f"tree {record.round + 1:>4} of {self.n_trees}  {name} {value:.4f}  {record.seconds:6.2f} s  "
+            f"{record.bytes / 1000:8.1f} kB  built by {record.builder}  connected: {', '.join(connected)}{absent}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 class SearchBar:

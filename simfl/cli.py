@@ -1,7 +1,8 @@
-"""The command line: `simfl demo` and `simfl simulate`."""
+"""The command line: thin doors onto the library."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -17,11 +18,16 @@ from sklearn.model_selection import train_test_split
 
 from simfl import comparison, partition
 from simfl.arrays import AnyArray
+from simfl.callbacks import TreeLines
+from simfl.data import objective_for
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.files import Dataset, read
 from simfl.model import Model, check_target, write_whole
 from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
+from simfl.privacy.audit import audit as run_audit
+from simfl.privacy.audit import read_study
+from simfl.privacy.findings import Audit, Ids, Matching
 
 app = typer.Typer(
     help="Gradient-boosted trees across organisations that cannot pool their rows.",
@@ -131,7 +137,7 @@ def simulate(
     data = read(file, label, by)
     for note in data.notes:
         console.print(f"Note: {note}.")
-    chosen = _objective(data.y) if objective == "auto" else objective
+    chosen = objective_for(data.y) if objective == "auto" else objective
     rows, held_out = _hold_out(data, seed, stratify=chosen != "reg:squarederror")
     members = _parties(data, rows, _split(data, rows, parties or 4, theta, seed))
     console.print(f"{file.name}: {len(rows)} rows in {len(members)} parties, {len(held_out)} held out, {chosen}")
@@ -147,22 +153,86 @@ def simulate(
     _run(members, data, held_out, params, json, save)
 
 
-def _check_outputs(json: Path | None, save: Path | None) -> None:
+# --- simfl audit -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def audit(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a CSV, Parquet or LIBSVM file, or a study file (.toml) with [audit]")
+    ],
+    label: Annotated[str | None, typer.Option(metavar="COL", help="the column to learn (not for LIBSVM)")] = None,
+    matching: Annotated[
+        Matching | None, typer.Option(help="hash values seen by all, or tokens seen by the hub")
+    ] = None,
+    ids: Annotated[Ids | None, typer.Option(help="blind matching: ids that last, or new ones for every tree")] = None,
+    masked: Annotated[bool, typer.Option("--masked", help="the hub sees no sums")] = False,
+    min_group: Annotated[int, typer.Option(min=1, help="least number of foreign rows in a sum")] = 1,
+    parties: Annotated[int, typer.Option(min=2, help="how many parties share the rows")] = 2,
+    recipe: Recipe = _default["recipe"],
+    hashes: Annotated[int | None, typer.Option(min=1, metavar="L", help=_help["n_hashes"])] = None,
+    bucket_width: Annotated[float | None, typer.Option(metavar="R", help=_help["bucket_width"])] = None,
+    neighbors: Annotated[int | None, typer.Option(min=1, metavar="K", help=_help["n_neighbors"])] = None,
+    max_excess: Annotated[
+        float | None, typer.Option(metavar="X", help="exit with 1 if an attack beats guessing by more (0.1: 10 points)")
+    ] = None,
+    advice: Annotated[bool, typer.Option(help="search for n_hashes and bucket_width that keep attacks low")] = True,
+    seed: Seed = 0,
+    json: Json = None,
+    out: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="write a page for people")] = None,
+) -> None:
+    """Attack what this party would send, on its own rows, before anything is sent.
+
+    Example: simfl audit patients.csv --label outcome --matching shared --out audit.html
+    """
+    _check_outputs(json, out, model=False)
+    chosen: dict[str, Any] = {"matching": matching, "ids": ids, "masked": masked, "min_group": min_group}
+    chosen |= {"parties": parties, "max_excess": max_excess, "recipe": recipe}
+    chosen |= {"n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
+    if file.suffix == ".toml":
+        study = read_study(file)
+        if study.data is None:
+            raise FileError(f'The [audit] table of {file} names no data. Add: data = "table.csv".')
+        label, chosen = label or study.label, study.options()
+        file = file.parent / study.data
+    data = read(file, label)
+    chosen.setdefault("original_features", data.n_original)
+    with console.status("attacking") as status:
+        found = run_audit(
+            data.X,
+            data.y,
+            name=file.name,
+            advise=advice,
+            random_state=seed,
+            watch=lambda what: status.update(f"attacking: {what}"),
+            **chosen,
+        )
+    _show_audit(found, json, out)
+
+
+def _show_audit(found: Audit, json: Path | None, out: Path | None) -> None:
+    console.print(found.table())
+    for finding in found.findings:
+        console.print(f"- {finding.sentence}", highlight=False)
+    for advice in found.advice:
+        console.print(f"Advice, {advice.title[:1].lower()}{advice.title[1:]}: {advice.sentence}", highlight=False)
+    for path, content in ((json, found.to_json), (out, found.html)):
+        if path is not None:
+            write_whole(path, content().encode())
+            console.print(f"Written: {path}")
+    if found.exceeded:
+        names = ", ".join(dict.fromkeys(finding.attack for finding in found.exceeded))
+        errors.print(f"[bold red]Above the limit:[/] {names}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _check_outputs(json: Path | None, save: Path | None, *, model: bool = True) -> None:
     """Better now than after the training."""
-    if save is not None:
+    if save is not None and model:
         check_target(save)
     for path in (json, save):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise FileError(f"{path} cannot be written: its folder does not exist, or it is a folder itself.")
-
-
-def _objective(y: AnyArray) -> str:
-    """Two values: binary; text or few whole numbers: classes; anything else: a number."""
-    n_values = len(np.unique(y.astype(str)))
-    if n_values <= 2:
-        return "binary:logistic"
-    is_text = y.dtype.kind not in "iuf"
-    return "multi:softprob" if is_text or (n_values <= 50 and np.all(y == np.round(y))) else "reg:squarederror"
 
 
 def _hold_out(data: Dataset, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:
@@ -220,6 +290,111 @@ def _write(results: list[comparison.Result], model: Model, json: Path | None, sa
     if json is not None:
         write_whole(json, msgspec.json.format(msgspec.json.encode({"results": results})) + b"\n")
         console.print(f"Results: {json}")
+
+
+# --- across machines -------------------------------------------------------------------------------------------------
+
+hub_app = typer.Typer(help="The hub: one process that all parties connect to.", no_args_is_help=True)
+party_app = typer.Typer(help="A party: the process beside your data.", no_args_is_help=True)
+app.add_typer(hub_app, name="hub")
+app.add_typer(party_app, name="party")
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="the study file, shared by all parties")]
+
+
+def _consortium() -> Any:
+    """What needs NVIDIA FLARE is loaded only when it is used."""
+    from simfl import consortium
+
+    return consortium
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where to")] = Path()) -> None:
+    """Write an example study.toml and party.toml, with comments. Edit them; then: simfl check."""
+    for path in _consortium().init(folder):
+        console.print(f"Written: {path}")
+
+
+@app.command()
+def check(
+    study: StudyFile = Path("study.toml"),
+    party: Annotated[Path, typer.Argument(metavar="PARTY", help="your own party file")] = Path("party.toml"),
+) -> None:
+    """At a party: does my file fit the study, and what will leave this house? Sends nothing."""
+    found = _consortium().check(study, party)
+    console.print(f"The table fits the study: {found.rows} rows, {found.columns} columns after encoding.")
+    if found.classes:
+        console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")
+    for note in found.notes:
+        console.print(f"Note: {note}.")
+    console.print("What will leave, by kind of message (simfl/messages.py has every field):")
+    for kind, told in found.leaves:
+        console.print(f"  {kind:<15} {told}", highlight=False)
+
+
+@app.command()
+def provision(
+    study: StudyFile = Path("study.toml"),
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="where to; default: kits beside the study")] = None,
+    renew: Annotated[
+        list[str], typer.Option(metavar="NAME", help="make a new key and certificate for this party (or hub)")
+    ] = [],  # noqa: B006 - typer takes a list
+) -> None:
+    """Write the kits: a private key and a certificate for the hub, the submitter and every party.
+
+    Run it again after adding a party to the study: the others' kits stay valid. Keep the folder .authority to yourself:
+    whoever has it can let anybody in.
+    """
+    kits = _consortium().provision(study, out or study.resolve().parent / "kits", tuple(renew))
+    for name, kit in kits.items():
+        whose = {"hub": "for the hub's machine", "submitter": "for whoever starts trainings"}.get(
+            name, "for this party"
+        )
+        console.print(f"{kit}  {whose}", highlight=False, soft_wrap=True)
+
+
+@hub_app.command("start")
+def hub_start(kit: Annotated[Path, typer.Argument(metavar="KIT", help="the hub's kit")] = Path("kits/hub")) -> None:
+    """Run the hub here, until Ctrl-C. It must be reachable at the study's host and port."""
+    console.print(f"The hub runs from {kit}; its log is {kit / 'log.txt'}. Ctrl-C stops it.", soft_wrap=True)
+    raise typer.Exit(_consortium().run_hub(kit))
+
+
+@party_app.command("start")
+def party_start(
+    party: Annotated[Path, typer.Argument(metavar="PARTY", help="your party file")] = Path("party.toml"),
+) -> None:
+    """Run a party here, until Ctrl-C. It connects to the hub and waits for trainings."""
+    console.print(f"The party of {party} runs. Ctrl-C stops it.", soft_wrap=True)
+    raise typer.Exit(_consortium().run_party(party))
+
+
+@app.command()
+def train(
+    study: StudyFile = Path("study.toml"),
+    local_processes: Annotated[
+        bool, typer.Option("--local-processes", help="start a hub and all parties on this machine, to try it out")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the study's last training")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="the run folder; default: runs/<study>-<time>"),
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(metavar="KIT", help="the submitter's kit; default: kits/submitter beside the study")
+    ] = None,
+) -> None:
+    """Train a study over all parties that are connected to the hub. The model goes to everybody.
+
+    Killed, cut off or switched off: run it again with --resume, nothing is lost.
+    """
+    consortium = _consortium()
+    logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; hub and parties have their log files
+    n_trees = consortium.read_study(study).params()[1].n_trees
+    shown = TreeLines(console, n_trees)
+    progress = consortium.Progress(tell=shown.tell, tree=shown.tree)
+    folder = consortium.train(study, kit=kit, out=out, resume=resume, local=local_processes, progress=progress)
+    console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
 
 
 def main() -> None:

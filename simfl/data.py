@@ -82,6 +82,20 @@ def plain_classes(labels: AnyArray) -> list[bool | int | float | str]:
     return [int(c) if isinstance(c, float) and c.is_integer() else c for c in found]
 
 
+def objective_for(labels: AnyArray) -> str:
+    """What there is to learn. Two values: binary; text or few whole numbers: classes; anything else: a number.
+
+    >>> objective_for(np.array(["no", "yes"])), objective_for(np.array([0.5, 1.5, 2.5]))
+    ('binary:logistic', 'reg:squarederror')
+    """
+    n_values = len(np.unique(labels.astype(str)))
+    if n_values <= 2:
+        return "binary:logistic"
+    is_text = labels.dtype.kind not in "iuf"
+    few = is_text or (n_values <= 50 and bool(np.all(labels == np.round(labels))))
+    return "multi:softprob" if few else "reg:squarederror"
+
+
 def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
     """The place of every label in the list of classes."""
     own, known = labels, np.asarray(classes)

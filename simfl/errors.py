@@ -35,3 +35,19 @@ class ProtocolError(SimFLError):
 
 class FileError(SimFLError, OSError):
     """A file is missing, unreadable or not what it should be."""
+
+
+class StudyError(SimFLError, ValueError):
+    """A study file or a party file says something that cannot be."""
+
+
+class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of ours
+    """Parties have not answered for as long as the study's patience."""
+
+    def __init__(self, parties: list[str], why: str) -> None:
+        self.parties = parties
+        super().__init__(f"No answer from {', '.join(repr(p) for p in parties)}: {why}")
+
+
+class EngineError(SimFLError):
+    """NVIDIA FLARE is missing, cannot be reached or refuses what it was asked."""

@@ -34,6 +34,16 @@ class Dataset:
     n_original: int  # columns before text became yes/no columns
 
 
+def read_frame(path: Path) -> pd.DataFrame:
+    """A CSV or Parquet file as it is."""
+    if not path.is_file():
+        raise FileError(f"There is no file {path}. Check the name and the folder ({Path.cwd()}).")
+    try:
+        return pd.read_parquet(path) if _kind(path) == "parquet" else pd.read_csv(path, sep=_separator(path))
+    except (OSError, ValueError, UnicodeDecodeError, pd.errors.ParserError) as error:
+        raise FileError(f"{path} cannot be read: {_first_line(error)}.") from None
+
+
 def read(path: Path, label: str | None = None, by: str | None = None) -> Dataset:
     """Read a file; its ending or its first line tells the format."""
     if path.is_dir():

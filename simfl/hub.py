@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -21,15 +22,16 @@ from simfl import matching
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord
-from simfl.errors import DataError, ParameterError, PrivacyWarning, ProtocolError
+from simfl.errors import DataError, ParameterError, PartyLost, PrivacyError, PrivacyWarning, ProtocolError
+from simfl.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
 from simfl.meeting import have_a_secret, meet
 from simfl.params import PrepareParams, TrainParams
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
-from simfl.preprocessing.tables import merge_tables
+from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.privacy.guard import about_two_parties, check_hashes, default_hashes
-from simfl.privacy.masks import from_words, to_wide, wide_total
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
+from simfl.privacy.wide import WIDE_WORDS, from_words, to_wide, wide_total
 from simfl.training.groups import SPREAD
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import prune
@@ -90,6 +92,9 @@ def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str
     """The handshake: what has everybody got? Refuses tables that do not fit together."""
     question = msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
     replies = _ask_all(transport, question, msg.Description)
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _refuse_unless(reply.n_rows > 0, "a table without rows")
     check_same_form(replies)
     return replies
 
@@ -138,13 +143,22 @@ class _Masks:
         return msg.Masking(step=self.step, parties=self.parties) if self.on else None
 
 
-def _masks(transport: Transport, params: PrepareParams | TrainParams) -> _Masks:
-    """Let the parties meet if their sums are to be masked. New keys each time: no mask of before fits."""
+def _masks(transport: Transport, params: PrepareParams | TrainParams, prepared: Prepared | None = None) -> _Masks:
+    """Let the parties meet if their sums are to be masked. New keys each time: no mask of before fits.
+
+    They meet, too, if they are going to match rows blindly: whoever is new here is given the secret.
+    """
     wanted = transport.deployed if params.masked is None else params.masked
-    if not wanted or len(transport.parties) < 2:
-        return _Masks()
-    meet(transport)
-    return _Masks(transport.parties)
+    blind = prepared is not None and prepared.params.matching == "blind" and bool(prepared.most_uses)
+    several = len(transport.parties) > 1
+    if wanted and not several and prepared is not None and len(prepared.parties) > 1:
+        raise PrivacyError(
+            f"Only party {transport.parties[0]!r} is left: its sums would not be hidden among others. "
+            "Wait for the others, or allow it with masked=false."
+        )
+    if several and (wanted or blind):
+        meet(transport)
+    return _Masks(transport.parties if wanted and several else ())
 
 
 def _find_similar_rows(
@@ -177,12 +191,12 @@ def _find_similar_rows(
     if blind:  # Step 3, blind: the hub finds the similar rows, each party gets the ids of those of its own rows.
         n_rows = {party: d.n_rows for party, d in described.items()}
         hidden = _ask_all(transport, question, msg.HiddenRows)
-        neighbours, alike = _match_blindly(transport, hidden, n_rows, params, seed, progress=progress)
+        neighbours, alike = _match_blindly(transport, hidden, n_rows, n_hashes, params, seed, progress=progress)
         return found | alike | {"neighbours": neighbours}
-    hashes = {
-        party: _hash_values(reply, described[party].n_rows, n_hashes)
-        for party, reply in _ask_all(transport, question, msg.Hashes).items()
-    }
+    hashes = {}
+    for party, reply in _ask_all(transport, question, msg.Hashes).items():
+        with _sent_by(party):
+            hashes[party] = _hash_values(reply.values, reply.lowest, described[party].n_rows, n_hashes)
     # Step 3, shared: the global tables go to everybody, and every party finds its similar rows.
     return found | _match(transport, hashes, params, seed)
 
@@ -200,22 +214,26 @@ def _total_moments(transport: Transport, d: int, masks: _Masks) -> Moments:
     """The moments over all parties; masked or not, they are added up as wide numbers, so that no bit differs."""
     replies = _ask_all(transport, msg.Measure(mask=masks.next()), msg.FeatureMoments)
 
-    def numbers(array: msg.Array) -> list[int]:
-        return (
-            from_words(msg.unpack(array, "u8", (d, 8))) if masks.on else to_wide(msg.unpack(array, "f8", (d,)).tolist())
-        )
-
-    columns = ([numbers(getattr(r, name)) for r in replies.values()] for name in ("counts", "sums", "squares"))
+    columns: list[list[list[int]]] = [[], [], []]
+    for party, reply in replies.items():
+        with _sent_by(party):
+            for column, array in zip(columns, (reply.counts, reply.sums, reply.squares), strict=True):
+                column.append(_wide(array, d) if masks.on else to_wide(msg.unpack(array, "f8", (d,)).tolist()))
     return Moments(*(np.array(wide_total(vectors)) for vectors in columns))
 
 
-def _hash_values(reply: msg.Hashes, n_rows: int, n_hashes: int) -> AnyArray:
-    values = msg.unpack(reply.values, reply.values.dtype, (n_rows, n_hashes))
-    return (values.astype(np.int64) + msg.unpack(reply.lowest, "i4", (n_hashes,))).astype(np.int32)
+def _wide(array: msg.Array, n: int) -> list[int]:
+    return from_words(msg.unpack(array, "u8", (n, WIDE_WORDS)))
+
+
+def _hash_values(values: msg.Array, lowest: msg.Array | None, n_rows: int, n_hashes: int | None) -> HashValues:
+    above = msg.unpack(values, values.dtype if values.dtype[0] == "u" else "u4", (n_rows, n_hashes))
+    none = np.zeros(above.shape[1], dtype=np.int32)
+    return HashValues(none if lowest is None else msg.unpack(lowest, "i4", (n_hashes,)), above)
 
 
 def _match(
-    transport: Transport, hashes: Mapping[str, AnyArray], params: PrepareParams, seed: int, number: int | None = None
+    transport: Transport, hashes: Mapping[str, HashValues], params: PrepareParams, seed: int, number: int | None = None
 ) -> dict[str, Any]:
     tables = merge_tables(hashes)
     packed = {party: msg.pack(codes) for party, codes in tables.codes.items()}
@@ -243,6 +261,7 @@ def _match_blindly(
     transport: Transport,
     hidden: Mapping[str, msg.HiddenRows],
     n_rows: Mapping[str, int],
+    n_hashes: int | None,
     params: PrepareParams,
     seed: int,
     number: int | None = None,
@@ -250,6 +269,11 @@ def _match_blindly(
 ) -> tuple[matching.Neighbours | None, dict[str, Any]]:
     """Find the similar rows; the hub keeps them only where the parties are not to know them."""
     fresh = params.ids == "fresh"
+    for party, reply in hidden.items():
+        with _sent_by(party):
+            expected = n_hashes or len(next(iter(hidden.values())).names)
+            _refuse_unless(reply.round == number, f"rows for round {reply.round}")
+            _refuse_unless(1 <= len(reply.names) == expected, f"names of {len(reply.names)} hash functions")
     found, alike = matching.find(hidden, n_rows, params, seed, number, progress)
     matching.hand_out(transport, found, number, fresh=fresh)
     return (found if fresh else None), alike
@@ -300,50 +324,90 @@ class _Exponents:
 
 
 def train(
-    transport: Transport, prepared: Prepared, params: TrainParams, callbacks: Sequence[Callback] = ()
+    transport: Transport,
+    prepared: Prepared,
+    params: TrainParams,
+    callbacks: Sequence[Callback] = (),
+    journal: Journal | None = None,
+    min_parties: int | None = None,
 ) -> Training:
-    """Stage 2: grow the trees, one after the other."""
+    """Stage 2: grow the trees, one after the other.
+
+    With a journal, the training goes on where the journal ends, and it survives the loss of parties as long as
+    `min_parties` are there (None: all of them).
+    """
     _check_early_stopping(prepared, params)
     seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
     if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
         params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
     if not prepared.most_uses:  # no similar rows, none to be found anew
         params = msgspec.structs.replace(params, rematch=0)
-    training, exponents = _start(transport, prepared, params, seed)
-    watch = _Watch(training, transport, callbacks)
+    training = _begin(transport, prepared, params, seed, journal)
+    watch = _Watch(training, transport, callbacks, journal)
     try:
-        _grow_all(transport, training, exponents, watch, seed)
+        while not _grow_with(transport, training, watch, seed, min_parties):
+            pass
     finally:
         watch.close()
     return watch.best_trees()
 
 
-def _grow_all(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> None:
+def _grow_with(transport: Transport, training: Training, watch: _Watch, seed: int, min_parties: int | None) -> bool:
+    """Grow until the end, or until a party is lost or comes back. True: it is finished."""
+    try:
+        exponents = _start(transport, training, seed)
+        if watch.journal is not None:
+            _replay(transport, training, exponents, watch, seed)
+        return _grow_all(transport, training, exponents, watch, seed)
+    except PartyLost as lost:
+        transport.parties = [party for party in transport.parties if party not in lost.parties]
+        if watch.journal is None or min_parties is None or len(transport.parties) < max(min_parties, 1):
+            raise
+        return False
+
+
+def _grow_all(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> bool:
     """The main loop."""
     prepared, params = training.prepared, training.params
     previous: list[msg.AdoptedTree] = []
-    turns = TURNS[params.turns](prepared.n_rows)
-    for number, builders in enumerate(islice(turns, n_rounds(params, len(prepared.parties)))):
-        names = [prepared.parties[builder] for builder in builders]
-        if number and _rematch_is_due((number - 1) * len(names), number * len(names), params):
-            exponents.matched(_rematch(transport, training, number, seed, previous))
+    n = n_rounds(params, len(prepared.parties))
+    for turn, builders in islice(enumerate(TURNS[params.turns](prepared.n_rows)), watch.turn, None):
+        number = len(training.rounds)
+        names = [p for p in (prepared.parties[builder] for builder in builders) if p in transport.parties]
+        if number == n or watch.stopped:
+            break
+        if _welcome_back(transport, prepared):
+            return False
+        if not names:
+            continue  # the next in turn
+        if _rematch_is_due(number, len(builders), watch, transport, params):
+            watch.rematched(number, *_rematch(transport, training, number, seed, previous, transport.parties))
+            exponents.matched(watch.most_uses)
             previous = []  # adopted on the way
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
         drawn, orders = _draw(training, names, number, seed)
         masks = training.masks
         sums, scores = _sums_for(transport, number, names, previous, exponents, drawn, masks)
         # Step 2: the builder adds its own and grows the next trees.
-        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, orders, masks)
+        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, training, orders)
+        previous = []
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
-            previous = []
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
         trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features, masks)
-        watch.built(names, trees)
+        watch.built(turn, names, trees, grown, previous)
     last = msg.Finish(round=len(training.rounds), previous=previous, mask=training.masks.next())
     finished = _ask_all(transport, last, msg.Finished)
-    if previous:
-        watch.scored([reply.scores for reply in finished.values()])
+    watch.scored([reply.scores for reply in finished.values()])
+    return True
+
+
+def _welcome_back(transport: Transport, prepared: Prepared) -> bool:
+    """Count parties in again that were lost and answer now."""
+    back = transport.returned()
+    if back:
+        transport.parties = [party for party in prepared.parties if party in (*transport.parties, *back)]
+    return bool(back)
 
 
 def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
@@ -354,70 +418,168 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
         )
 
 
-def _start(transport: Transport, prepared: Prepared, params: TrainParams, seed: int) -> tuple[Training, _Exponents]:
-    masks = _masks(transport, params)
+def _begin(
+    transport: Transport, prepared: Prepared, params: TrainParams, seed: int, journal: Journal | None
+) -> Training:
+    """Classes and start value, from the labels or from the journal of a training that already began."""
+    _advise(transport, params)
+    began = next(iter(journal.of(Began)), None) if journal else None
+    if began is None or set(transport.parties) == set(prepared.parties):
+        classes, base_score = labels(transport, params, _masks(transport, params))
+        now = Began(params=params, seed=seed, classes=classes, base_score=base_score.tolist())
+        if began is not None and began != now:
+            raise DataError(
+                "This training began with other labels or parameters: its journal does not fit any more. "
+                "Start a new training, without --resume."
+            )
+        if began is None and journal is not None:
+            journal.append(now)
+        return Training(prepared, params, classes, base_score)
+    return Training(prepared, params, began.classes, np.array(began.base_score))
+
+
+def _advise(transport: Transport, params: TrainParams) -> None:
+    """Tell two parties what their sums reveal. In one process all rows are in one place anyway."""
     advice = about_two_parties(transport.parties, params.min_group)
-    if advice and (masks.on or transport.deployed):  # in one process all rows are in one place anyway
+    if advice and (params.masked or transport.deployed):
         warnings.warn(advice, PrivacyWarning, stacklevel=4)
-    classes, base_score = labels(transport, params, masks)
-    loss = LOSSES[params.objective]
-    scale = Scale.none(prepared.n_features)
-    if params.cuts == "shared":
-        scale = common_scale([_total_moments(transport, prepared.n_features, masks)], sum(prepared.n_rows))
+
+
+def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
+    prepared, params = training.prepared, training.params
+    training.neighbours, training.masks = prepared.neighbours, _masks(transport, params, prepared)
+    scale = _cut_scale(transport, training)
     question = msg.Start(
         params=params,
         seed=seed,
-        classes=classes,
-        base_margin=loss.margin(base_score).tolist(),
+        classes=training.classes,
+        base_margin=LOSSES[params.objective].margin(training.base_score).tolist(),
         remember=prepared.n_hashes if params.rematch else 0,
         n_parties=len(transport.parties),
-        mean=msg.pack(scale.mean) if params.cuts == "shared" else None,
-        deviation=msg.pack(scale.deviation) if params.cuts == "shared" else None,
+        mean=msg.pack(scale.mean) if scale else None,
+        deviation=msg.pack(scale.deviation) if scale else None,
     )
-    exponents = _Exponents(_ask_all(transport, question, msg.Started), params.min_group)
+    started = _ask_all(transport, question, msg.Started)
+    for party, reply in started.items():
+        with _sent_by(party):
+            bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
+            _refuse_unless(min(bounds) >= 0, f"the bounds {bounds}")
+    exponents = _Exponents(started, params.min_group)
     exponents.matched(prepared.most_uses)
-    training = Training(prepared, params, classes, base_score, neighbours=prepared.neighbours, masks=masks)
-    return training, exponents
+    return exponents
 
 
-def _rematch_is_due(before: int, now: int, params: TrainParams) -> bool:
-    """After `rematch` trees, then each time their number has doubled. `before`: trees one round ago."""
-    if not params.rematch:
+def _cut_scale(transport: Transport, training: Training) -> Scale | None:
+    """Where the grid of shared cut points lies."""
+    if training.params.cuts != "shared":
+        return None
+    found = _total_moments(transport, training.prepared.n_features, training.masks)
+    return common_scale([found], sum(training.prepared.n_rows))
+
+
+ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
+
+
+def _replay(transport: Transport, training: Training, exponents: _Exponents, watch: _Watch, seed: int) -> None:
+    """Bring the parties to where the journal ends: the same trees, in the same order, give the same margins."""
+    rounds: list[list[msg.AdoptedTree]] = []
+
+    def send() -> None:
+        for start in range(0, len(rounds), ROUNDS_PER_REPLAY):
+            _ask_all(transport, msg.Replay(rounds=rounds[start : start + ROUNDS_PER_REPLAY]), msg.Replayed)
+        rounds.clear()
+
+    for entry in watch.journal.entries if watch.journal else []:
+        if isinstance(entry, Grew):
+            rounds.append(entry.adopted)
+        elif isinstance(entry, Rematched):
+            send()
+            _match_again(transport, training, entry, seed)
+            exponents.matched(entry.most_uses)
+    send()
+
+
+def _match_again(transport: Transport, training: Training, then: Rematched, seed: int) -> None:
+    """Bring back the similar rows of a rematch: from what the parties kept, or by searching once more."""
+    there = [party for party in then.parties if party in transport.parties]
+    if training.prepared.params.ids == "fresh":  # only the hub knew them
+        if len(there) > 1:
+            _rematch(transport, training, then.round, seed, [], there)
+        return
+    if recall(transport, there, then.round) or there != then.parties:
+        return  # where somebody is missing a new rematch follows
+    _rematch(transport, training, then.round, seed, [], there)
+
+
+def recall(transport: Transport, parties: Sequence[str], number: int | None) -> bool:
+    """Whether all these parties still have the similar rows that they found then."""
+    replies = _ask_each(transport, dict.fromkeys(parties, msg.Recall(round=number)), msg.Recalled)
+    return all(reply.found for reply in replies.values())
+
+
+def _rematch_is_due(number: int, trees: int, watch: _Watch, transport: Transport, params: TrainParams) -> bool:
+    """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
+    if not params.rematch or not number or len(transport.parties) < 2 or watch.rematched_at == number:
         return False
-    return (now // params.rematch).bit_length() > (before // params.rematch).bit_length()
+    if watch.matched_by is not None and not set(transport.parties) <= set(watch.matched_by):
+        return True
+    before, now = (number - 1) * trees // params.rematch, number * trees // params.rematch
+    return now.bit_length() > before.bit_length()
 
 
 def _rematch(
-    transport: Transport, training: Training, number: int, seed: int, previous: list[msg.AdoptedTree]
-) -> dict[str, int]:
+    transport: Transport,
+    training: Training,
+    number: int,
+    seed: int,
+    previous: list[msg.AdoptedTree],
+    parties: Sequence[str],
+) -> tuple[list[str], dict[str, int]]:
     """Find the similar rows anew, by the leaves of the last trees: no more of them than there were hash values."""
     prepared = training.prepared
     blind = prepared.params.matching == "blind"
     question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes, blind=blind)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
-    uses: dict[str, int]
     if blind:
-        hidden = _ask_all(transport, question, msg.HiddenRows)
-        training.neighbours, alike = _match_blindly(transport, hidden, rows, prepared.params, seed, number)
-        uses = alike["most_uses"]
-        return uses
-    leaves = {
-        party: msg.unpack(reply.leaves, reply.leaves.dtype, (rows[party], None)).astype(np.int32)
-        for party, reply in _ask_all(transport, question, msg.LeavesOfRows).items()
-    }
-    uses = _match(transport, leaves, prepared.params, seed, number)["most_uses"]
-    return uses
+        hidden = _ask_each(transport, dict.fromkeys(parties, question), msg.HiddenRows)
+        training.neighbours, alike = _match_blindly(transport, hidden, rows, None, prepared.params, seed, number=number)
+        return list(parties), alike["most_uses"]
+    leaves: dict[str, HashValues] = {}
+    for party, reply in _ask_each(transport, dict.fromkeys(parties, question), msg.LeavesOfRows).items():
+        with _sent_by(party):
+            leaves[party] = _hash_values(_of_round(reply, number, party).leaves, None, rows[party], None)
+            n_trees = leaves[party].above.shape[1]
+            others = next(iter(leaves.values())).above.shape[1]
+            _refuse_unless(1 <= n_trees == others <= prepared.n_hashes, f"leaves of {n_trees} trees")
+    uses: dict[str, int] = _match(transport, leaves, prepared.params, seed, number)["most_uses"]
+    return list(parties), uses
 
 
 def labels(transport: Transport, params: TrainParams, masks: _Masks | None = None) -> tuple[list[Any] | None, Doubles]:
     """The classes of all parties (None for regression) and the start value. Refuses labels that do not fit."""
-    question = msg.DescribeLabels(objective=params.objective, only_classes=bool(masks and masks.on))
+    masked = masks is not None and masks.on
+    question = msg.DescribeLabels(objective=params.objective, only_classes=masked)
     replies = _ask_all(transport, question, msg.LabelSummary)
-    classes = _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
+    classes = check_labels(replies, params, only_classes=masked)
     *sums, weight = (
         _masked_label_sums(transport, classes, params, masks) if masks and masks.on else _label_sums(replies, classes)
     )
     return classes, _base_score(sums, weight, classes, params)
+
+
+def check_labels(
+    replies: Mapping[str, msg.LabelSummary], params: TrainParams, *, only_classes: bool = False
+) -> list[Any] | None:
+    """The classes of all parties, None for regression; refuses labels that do not fit together."""
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _refuse_unless((reply.classes is not None) == LOSSES[params.objective].classifies, "labels of another kind")
+            if not only_classes:
+                expected = 1 if reply.classes is None else len(reply.classes)
+                _refuse_unless(len(reply.sums) == expected, "labels of another kind")
+                sound = reply.weight > 0 and (reply.classes is None or min(reply.sums) >= 0)
+                _refuse_unless(sound, "weights below zero")
+    return _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
 
 
 def _label_sums(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | None) -> list[float]:
@@ -436,7 +598,7 @@ def _masked_label_sums(
     question = msg.SumLabels(objective=params.objective, classes=classes, mask=masks.next())
     replies = _ask_all(transport, question, msg.LabelSums)
     n = 2 if classes is None else len(classes) + 1
-    return wide_total(from_words(msg.unpack(reply.sums, "u8", (n, 8))) for reply in replies.values())
+    return wide_total([_wide(reply.sums, n) for reply in replies.values()])
 
 
 def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> list[Any]:
@@ -514,8 +676,8 @@ def _sums_for(
     }
     sums = {
         builder: {
-            "gradients": _add(reply.gradients.get(builder) for reply in replies.values()),
-            "hessians": _add(reply.hessians.get(builder) for reply in replies.values()),
+            "gradients": _add({party: reply.gradients.get(builder) for party, reply in replies.items()}),
+            "hessians": _add({party: reply.hessians.get(builder) for party, reply in replies.items()}),
         }
         for builder in builders
     }
@@ -528,36 +690,50 @@ def _grow(
     sums: Mapping[str, dict[str, msg.Array | None]],
     previous: list[msg.AdoptedTree],
     exponents: _Exponents,
+    training: Training,
     orders: Mapping[str, bytes],
-    masks: _Masks,
 ) -> list[msg.Grown]:
     """Ask each builder for its trees."""
+    params, n_outputs, n_features = training.params, len(training.base_score), training.prepared.n_features
     questions = {
         builder: msg.Grow(
             round=number,
             previous=previous,
             exponents=exponents.row,
             order=orders.get(builder),
-            mask=masks.now(),
+            mask=training.masks.now(),
             with_scores=len(sums) == 1,
             **own,
         )
         for builder, own in sums.items()
     }
     replies = _ask_each(transport, questions, msg.Grown)
-    return [_of_round(reply, number, party) for party, reply in replies.items()]
+    most_nodes = 2 ** (params.max_depth + (params.extra_depth or 0) + 1) if params.max_depth else math.inf
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _of_round(reply, number, party)
+            n_values = None if reply.values is None else len(reply.values)
+            _refuse_unless(len(reply.trees) == n_outputs, f"{len(reply.trees)} trees where {n_outputs} belong")
+            _refuse_unless(
+                n_values == (n_outputs if params.leaf_values == "builder" else None), "values of other trees"
+            )
+            for tree in reply.trees:
+                _refuse_unless(tree.n_nodes < most_nodes, f"a tree of {tree.n_nodes} nodes, deeper than was asked for")
+                msg.tree_from_message(tree, n_features)
+    return list(replies.values())
 
 
-def _add(arrays: Iterable[msg.Array | None]) -> msg.Array | None:
+def _add(arrays: Mapping[str, msg.Array | None]) -> msg.Array | None:
     """The sum of integer vectors. Integers: the order of the parties does not matter.
 
     Modulo 2 ** 32, in which masks cancel. What they hide was cut off at its bounds, so that its sum fits.
     """
     total: AnyArray | None = None
-    for array in arrays:
+    for party, array in arrays.items():
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
-            values = msg.unpack(array, "i4", shape).view(np.uint32)
+            with _sent_by(party):
+                values = msg.unpack(array, "i4", shape).view(np.uint32)
             total = values.copy() if total is None else np.add(total, values, out=total)
     return None if total is None else msg.pack(total.view(np.int32))
 
@@ -582,15 +758,16 @@ def _value(
         adopted = [msg.AdoptedTree(values=msg.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
         return valued_trees, adopted
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
-    mask = masks.next()
-    question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf, mask=mask)
-    replies = {
-        party: _of_round(reply, number, party) for party, reply in _ask_all(transport, question, msg.LeafSums).items()
-    }
+    question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf, mask=masks.next())
+    replies = _ask_all(transport, question, msg.LeafSums)
+    for party, reply in replies.items():
+        with _sent_by(party):
+            _of_round(reply, number, party)
+            _refuse_unless(len(reply.gradients) == len(reply.hessians) == len(trees), "sums of other trees")
     finished, adopted = [], []
     for i, tree in enumerate(trees):
-        G = _leaf_total([r.gradients[i] for r in replies.values()], tree.n_leaves, exponents.leaf[0])
-        H = _leaf_total([r.hessians[i] for r in replies.values()], tree.n_leaves, exponents.leaf[1])
+        G = _leaf_total({p: r.gradients[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[0])
+        H = _leaf_total({p: r.hessians[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[1])
         final, leaf_values = prune(tree, G, H, params) if params.extra_depth else valued(tree, G, H, params)
         finished.append(final)
         adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
@@ -609,33 +786,87 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
     return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
 
 
-def _leaf_total(arrays: Sequence[msg.Array], n_leaves: int, exponent: int) -> Doubles:
+def _leaf_total(arrays: Mapping[str, msg.Array], n_leaves: int, exponent: int) -> Doubles:
     total = np.zeros(n_leaves, dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
-    for array in arrays:
-        total += msg.unpack(array, "i8", (n_leaves,)).view(np.uint64)
+    for party, array in arrays.items():
+        with _sent_by(party):
+            total += msg.unpack(array, "i8", (n_leaves,)).view(np.uint64)
     return from_ints(total.view(np.int64), exponent)
 
 
 class _Watch:
     """Keeps the history, tells the callbacks, and decides when to stop."""
 
-    def __init__(self, training: Training, transport: Transport, callbacks: Sequence[Callback]) -> None:
-        self.training, self.transport, self.callbacks = training, transport, callbacks
+    def __init__(
+        self, training: Training, transport: Transport, callbacks: Sequence[Callback], journal: Journal | None
+    ) -> None:
+        self.training, self.transport, self.callbacks, self.journal = training, transport, callbacks, journal
         self.loss = LOSSES[training.params.objective]
-        self.builder: str | None = None
+        self.builder = ""
+        self.absent: list[str] = []
+        self.turn = 0  # the next one
+        self.rematched_at: int | None = None
+        self.matched_by: list[str] | None = None
+        self.most_uses: dict[str, int] = {}
+        self.stopped = False
         self.clock, self.bytes = time.perf_counter(), transport.traffic.total
         self.best = math.inf
         for callback in callbacks:
             callback.before_training(training.prepared.parties, training.params)
+        for entry in journal.entries if journal else []:
+            self._remember(entry)
 
-    def built(self, builders: list[str], trees: list[Tree]) -> None:
+    def _remember(self, entry: Any) -> None:
+        """Take up an entry of the journal as if it happened now."""
+        if isinstance(entry, Grew):
+            n_features = self.training.prepared.n_features
+            self.training.rounds.append([_tree(finished, n_features) for finished in entry.trees])
+            self.turn, self.builder, self.absent = entry.turn + 1, ", ".join(entry.builders), entry.absent
+        elif isinstance(entry, Scored):
+            self.stopped = self._take(entry.record)
+        elif isinstance(entry, Rematched):
+            self.rematched_at, self.matched_by, self.most_uses = entry.round, entry.parties, entry.most_uses
+
+    def _note(self, entry: Any, *, sync: bool = True) -> None:
+        if self.journal is not None:
+            self.journal.append(entry, sync=sync)
+
+    def rematched(self, number: int, parties: list[str], most_uses: dict[str, int]) -> None:
+        """The similar rows were found anew."""
+        self.rematched_at, self.matched_by, self.most_uses = number, parties, most_uses
+        self._note(Rematched(round=number, parties=parties, most_uses=most_uses))
+
+    def built(
+        self,
+        turn: int,
+        builders: list[str],
+        trees: list[Tree],
+        grown: Sequence[msg.Grown],
+        adopted: Sequence[msg.AdoptedTree],
+    ) -> None:
         """A round's trees are finished; their scores come with the next replies."""
-        self.builder = ", ".join(builders)
+        self.turn, self.builder = turn + 1, ", ".join(builders)
+        self.absent = [party for party in self.training.prepared.parties if party not in self.transport.parties]
         self.training.rounds.append(trees)
+        if self.journal is not None:
+            structures = [structure for reply in grown for structure in reply.trees]
+            entry = Grew(
+                round=len(self.training.rounds) - 1,
+                turn=turn,
+                builders=builders,
+                absent=self.absent,
+                adopted=[
+                    msg.AdoptedTree(values=a.values, structure=s) for a, s in zip(adopted, structures, strict=True)
+                ],
+                trees=[
+                    FinishedTree(structure=msg.tree_to_message(t), values=msg.pack(t.value[t.leaves])) for t in trees
+                ],
+            )
+            self.journal.append(entry)
 
     def scored(self, scores: Sequence[msg.Scores]) -> bool:
         """The scores of the last trees came in. True: stop now."""
-        if self.builder is None:
+        if len(self.training.history) == len(self.training.rounds):
             return False
         now, n_bytes = time.perf_counter(), self.transport.traffic.total
         train, validation = self._totals(scores)
@@ -646,11 +877,17 @@ class _Watch:
             validation=self._mean(*validation),
             bytes=n_bytes - self.bytes,
             seconds=now - self.clock,
+            absent=self.absent,
         )
         self.clock, self.bytes = now, n_bytes
-        self.training.history.append(record)
+        self._note(Scored(record=record), sync=False)  # the next tree's entry brings it to the disk
         asked = [callback.after_tree(record) for callback in self.callbacks]  # every callback is told
-        return any(asked) or self._no_better(record)
+        self.stopped = self._take(record) or any(asked)
+        return self.stopped
+
+    def _take(self, record: TreeRecord) -> bool:
+        self.training.history.append(record)
+        return self._no_better(record)
 
     def _totals(self, scores: Sequence[msg.Scores]) -> tuple[tuple[dict[str, float], float], ...]:
         """Sums of the metrics and weights over all parties, of training and of validation rows."""
@@ -668,7 +905,7 @@ class _Watch:
             totals = [math.fsum(column) for column in zip(*columns, strict=True)]
         else:
             n = 2 * len(names) + 2
-            totals = wide_total(from_words(msg.unpack(s.masked, "u8", (n, 8))) for s in scores if s.masked)
+            totals = wide_total([_wide(s.masked, n) for s in scores if s.masked])
         half = len(names) + 1
         return tuple((dict(zip(names, part[:-1], strict=True)), part[-1]) for part in (totals[:half], totals[half:]))
 
@@ -679,7 +916,7 @@ class _Watch:
         patience = self.training.params.early_stopping_rounds
         if not patience:
             return False
-        value = record.validation[self.loss.metric]
+        value = record.validation.get(self.loss.metric, math.inf)
         if value < self.best:
             self.best, self.training.best_round = value, record.round
         return record.round - (self.training.best_round or 0) >= patience
@@ -696,6 +933,11 @@ class _Watch:
         return self.training
 
 
+def _tree(finished: FinishedTree, n_features: int) -> Tree:
+    tree = msg.tree_from_message(finished.structure, n_features)
+    return tree.with_leaf_values(msg.unpack(finished.values, "f4", (tree.n_leaves,)))
+
+
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
@@ -708,6 +950,20 @@ def _ask_each(transport: Transport, questions: Mapping[str, msg.Request], kind: 
     """Ask each its own; the replies stand in the order of the questions, in whatever order they came."""
     replies = transport.ask_all(questions)
     return {party: msg.expect(kind, replies[party], party) for party in questions}
+
+
+@contextmanager
+def _sent_by(party: str) -> Iterator[None]:
+    """Say whose message it was that could not be."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ProtocolError(f"Party {party!r} sent what cannot be: {str(error).removesuffix('.')}.") from None
+
+
+def _refuse_unless(sound: bool, fact: str) -> None:
+    if not sound:
+        raise ProtocolError(f"{fact}.")
 
 
 def _of_round(reply: Any, number: int, party: str) -> Any:

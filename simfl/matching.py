@@ -46,8 +46,14 @@ def find(
 ) -> tuple[Neighbours, dict[str, Any]]:
     """The similar rows of every party, and how alike they are (as `Matched` says it)."""
     parties = list(hidden)
-    names = {p: _names(reply, n_rows[p]) for p, reply in hidden.items()}
-    codes = dict(zip(parties, number_names([_codes(hidden[p], n_rows[p]) for p in parties]), strict=True))
+    names, coded = {}, []
+    for party, reply in hidden.items():
+        try:
+            names[party] = _names(reply, n_rows[party])
+            coded.append(_codes(reply, n_rows[party]))
+        except ProtocolError as error:
+            raise ProtocolError(f"Party {party!r} sent what cannot be: {error}") from None
+    codes = dict(zip(parties, number_names(coded), strict=True))
     similar: dict[str, dict[str, msg.Array]] = {party: {} for party in parties}
     equal: dict[str, dict[str, float]] = {party: {} for party in parties}
     uses = dict.fromkeys(parties, 0)
@@ -79,10 +85,11 @@ def _names(reply: msg.HiddenRows, n_rows: int) -> Names:
 
 
 def _codes(reply: msg.HiddenRows, n_rows: int) -> tuple[list[Names], Any]:
-    codes = msg.unpack(reply.codes, reply.codes.dtype, (n_rows, len(reply.names)))
+    dtype = reply.codes.dtype if reply.codes.dtype[0] == "u" else "u4"
+    codes = msg.unpack(reply.codes, dtype, (n_rows, len(reply.names)))
     names = [msg.unpack(array, "u8", (None,)) for array in reply.names]
     sizes = np.array([len(own) for own in names])
-    if codes.dtype.kind != "u" or (codes >= sizes).any():
+    if (codes >= sizes).any():
         raise ProtocolError("Hidden rows arrived whose codes go beyond their names.")
     return names, codes
 

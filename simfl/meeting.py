@@ -35,12 +35,12 @@ def _check_addressees(sealed: Mapping[str, bytes], others: Sequence[str], first:
 
 def have_a_secret(described: Mapping[str, msg.Description]) -> bool:
     """Whether all parties have one and the same secret already; different ones are refused."""
-    found = {party: d.secret for party, d in described.items()}
+    found = {party: d.secret for party, d in described.items() if d.secret is not None}
     if len(set(found.values())) > 1:
         first = next(iter(found))
         others = [party for party, secret in found.items() if secret != found[first]]
         raise DataError(
-            f"These parties have another common secret than {first!r}, or only they have one: {others}. "
+            f"These parties have another common secret than {first!r}: {others}. "
             "Give all parties the same secret, or none: then they agree on one."
         )
-    return None not in found.values()
+    return len(found) == len(described)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from simfl.arrays import AnyArray
 from simfl.errors import ProtocolError
@@ -29,6 +30,19 @@ VERSION = 1  # of the protocol: parties of different versions refuse each other
 
 ClassLabel = bool | int | float | str
 DType = Literal["u1", "u2", "u4", "u8", "i4", "i8", "f4", "f8"]
+
+# Bounds of what a message can make its receiver allocate beyond its own size: numbers that something is made of have
+# limits, and arrays and lists are as long as their bytes. What lies outside is refused when the message arrives.
+MOST_CLASSES = 1000
+Count = Annotated[int, Meta(ge=0, le=2**40)]
+Features = Annotated[int, Meta(ge=1, le=2**24)]
+NHashes = Annotated[int, Meta(ge=0, le=255)]
+Neighbors = Annotated[int, Meta(ge=0, le=2**16)]
+Nodes = Annotated[int, Meta(ge=1, le=2**28)]
+Round = Annotated[int, Meta(ge=0, le=2**40)]
+Seed = Annotated[int, Meta(ge=0)]
+Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
+Parties = Annotated[int, Meta(ge=1, le=2**16)]
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -49,7 +63,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class TreeStructure(msgspec.Struct, frozen=True, kw_only=True):
     """Which feature is compared with which threshold, breadth first. No values, no statistics."""
 
-    n_nodes: int
+    n_nodes: Nodes
     inner: bytes  # one bit per node: 1 for a split, 0 for a leaf
     feature: Array  # per split: the feature's number
     threshold: Array  # per split: smaller values go left
@@ -79,11 +93,28 @@ class Masking(msgspec.Struct, frozen=True, kw_only=True):
     Masked numbers are random to whoever sees them; only their sum over all these parties means something.
     """
 
-    step: int  # grows: no mask is used twice
+    step: Round  # grows: no mask is used twice
     parties: list[str]
 
 
 # --- the handshake ---------------------------------------------------------------------------------------------------
+
+
+class Greet(Message, frozen=True, kw_only=True):
+    """Hub to party, between machines: this is the study. Does your table fit it?"""
+
+    version: int
+    simfl: str
+    run: str  # the training's name: the same when it is taken up again
+    study: str  # the study file, as its author wrote it
+
+
+class Greeting(Message, frozen=True, kw_only=True):
+    """Leaves the party: what is wrong, in its own words, and the versions of what it has installed."""
+
+    version: int
+    problems: list[str]
+    versions: dict[str, str]
 
 
 class Describe(Message, frozen=True, kw_only=True):
@@ -91,16 +122,16 @@ class Describe(Message, frozen=True, kw_only=True):
 
     version: int
     validation_fraction: float
-    seed: int
+    seed: Seed
 
 
 class Description(Message, frozen=True, kw_only=True):
     """Leaves the party: the form of its table, no content."""
 
     version: int
-    n_rows: int
-    n_validation_rows: int
-    n_features: int
+    n_rows: Count
+    n_validation_rows: Count
+    n_features: Features
     columns: list[str] | None  # names, where the table has them
     is_sparse: bool
     secret: bytes | None = None  # a digest of the secret that it has in common with the other parties, if it has one
@@ -164,8 +195,8 @@ class Hash(Message, frozen=True, kw_only=True):
     Blind matching has no seed: the functions are drawn from the parties' secret, and the reply is `HiddenRows`.
     """
 
-    seed: int | None
-    n_hashes: int
+    seed: Seed | None
+    n_hashes: NHashes
     bucket_width: float
     law: Literal["gaussian", "cauchy"]
     mean: Array
@@ -182,9 +213,9 @@ class Hashes(Message, frozen=True, kw_only=True):
 class Match(Message, frozen=True, kw_only=True):
     """Hub to party: the global tables. Find `n_neighbors` similar rows of every other party."""
 
-    round: int | None  # None: for all trainings to come; else for the rest of this one
-    seed: int
-    n_neighbors: int
+    round: Round | None  # None: for all trainings to come; else for the rest of this one
+    seed: Seed
+    n_neighbors: Neighbors
     max_candidates: int | None  # rows of each other party to compare a row with; None: all
     parties: list[str]  # all of them, in the common order
     bucket_values: list[Array]  # per table: the hash values that the bucket numbers stand for
@@ -195,7 +226,7 @@ class Matched(Message, frozen=True, kw_only=True):
     """Leaves the party: how alike its rows and their most similar rows are, on average, per other party."""
 
     equal_hashes: dict[str, float]
-    most_uses: int  # how many of its rows at most resemble one and the same row
+    most_uses: Count  # how many of its rows at most resemble one and the same row
 
 
 class HiddenRows(Message, frozen=True, kw_only=True):
@@ -204,7 +235,7 @@ class HiddenRows(Message, frozen=True, kw_only=True):
     Names are made with the parties' secret. They say which values are equal, and nothing else.
     """
 
-    round: int | None
+    round: Round | None
     names: list[Array]  # per hash function: the names that occur, in the order of their numbers
     codes: Array  # per row and hash function: which of these
     ties: Array  # a name per row: decides among rows that are equally similar
@@ -213,16 +244,16 @@ class HiddenRows(Message, frozen=True, kw_only=True):
 class TakeSimilar(Message, frozen=True, kw_only=True):
     """Hub to party, with blind matching: the rows of each other party that resemble yours, in your order and theirs."""
 
-    round: int | None
+    round: Round | None
     parties: list[str]  # all of them, in the common order
-    n_rows: dict[str, int]  # of each other party
+    n_rows: dict[str, Count]  # of each other party
     similar: dict[str, Array]  # none where each tree has ids of its own (`ids="fresh"`)
 
 
 class SimilarTaken(Message, frozen=True, kw_only=True):
     """Leaves the party: only that it has them."""
 
-    round: int | None
+    round: Round | None
 
 
 # --- stage 2: training -----------------------------------------------------------------------------------------------
@@ -261,11 +292,11 @@ class Start(Message, frozen=True, kw_only=True):
     """Hub to party: a training begins, from this start value."""
 
     params: TrainParams
-    seed: int
+    seed: Seed
     classes: list[ClassLabel] | None
-    base_margin: list[float]
-    remember: int  # of how many last trees the leaves are to be kept, for a rematch
-    n_parties: int = 1  # whose sums are going to be added up
+    base_margin: Annotated[list[float], Meta(min_length=1, max_length=MOST_CLASSES)]
+    remember: NHashes  # of how many last trees the leaves are to be kept, for a rematch
+    n_parties: Parties = 1  # whose sums are going to be added up
     mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
     deviation: Array | None = None
 
@@ -282,26 +313,48 @@ class Started(Message, frozen=True, kw_only=True):
 class HashByTrees(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the previous trees; into which leaves of the last `n_hashes` trees did your rows fall?"""
 
-    round: int
+    round: Round
     previous: list[AdoptedTree]
-    n_hashes: int
+    n_hashes: NHashes
     blind: bool = False  # reply with `HiddenRows`
 
 
 class LeavesOfRows(Message, frozen=True, kw_only=True):
     """Leaves the party: per row the numbers of leaves, no more than there were hash values, in their place."""
 
-    round: int
+    round: Round
     leaves: Array
+
+
+class Replay(Message, frozen=True, kw_only=True):
+    """Hub to party: adopt these trees, round by round. So a training goes on after an interruption."""
+
+    rounds: list[list[AdoptedTree]]
+
+
+class Replayed(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it is done."""
+
+
+class Recall(Message, frozen=True, kw_only=True):
+    """Hub to party: take the similar rows again that you kept for this round (None: those of stage 1)."""
+
+    round: Round | None
+
+
+class Recalled(Message, frozen=True, kw_only=True):
+    """Leaves the party: whether it still had them."""
+
+    found: bool
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of each builder."""
 
-    round: int
+    round: Round
     builders: list[str]
     previous: list[AdoptedTree]
-    exponents: tuple[int, int]  # the resolution of gradients and hessians, as powers of two
+    exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
     similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
     mask: Masking | None = None
 
@@ -309,7 +362,7 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
 class RowSums(Message, frozen=True, kw_only=True):
     """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point (masked)."""
 
-    round: int
+    round: Round
     gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
     hessians: dict[str, Array]
     scores: Scores
@@ -318,11 +371,11 @@ class RowSums(Message, frozen=True, kw_only=True):
 class Grow(Message, frozen=True, kw_only=True):
     """Hub to builder: adopt the previous trees, then grow the next with these sums of the other parties."""
 
-    round: int
+    round: Round
     previous: list[AdoptedTree]
     gradients: Array | None
     hessians: Array | None
-    exponents: tuple[int, int]
+    exponents: tuple[Exponent, Exponent]
     order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
     mask: Masking | None = None  # the sums carry the builder's masks still
     with_scores: bool = True  # no: they came with the builder's own `RowSums`
@@ -331,7 +384,7 @@ class Grow(Message, frozen=True, kw_only=True):
 class Grown(Message, frozen=True, kw_only=True):
     """Leaves the builder: the trees. Values only where the recipe takes the builder's."""
 
-    round: int
+    round: Round
     trees: list[TreeStructure]
     values: list[Array] | None
     scores: Scores
@@ -340,16 +393,16 @@ class Grown(Message, frozen=True, kw_only=True):
 class SumPerLeaf(Message, frozen=True, kw_only=True):
     """Hub to party: how do your gradients add up in these leaves?"""
 
-    round: int
+    round: Round
     trees: list[TreeStructure]
-    exponents: tuple[int, int]
+    exponents: tuple[Exponent, Exponent]
     mask: Masking | None = None
 
 
 class LeafSums(Message, frozen=True, kw_only=True):
     """Leaves the party: per leaf the sum of the gradients of its rows, in fixed point (masked)."""
 
-    round: int
+    round: Round
     gradients: list[Array]
     hessians: list[Array]
 
@@ -357,7 +410,7 @@ class LeafSums(Message, frozen=True, kw_only=True):
 class Finish(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the last trees; the training ends."""
 
-    round: int
+    round: Round
     previous: list[AdoptedTree]
     mask: Masking | None = None
 
@@ -368,25 +421,41 @@ class Finished(Message, frozen=True, kw_only=True):
     scores: Scores
 
 
+class TakeModel(Message, frozen=True, kw_only=True):
+    """Hub to party: this is the model, an XGBoost file, and how it came about."""
+
+    model: bytes
+    history: bytes
+
+
+class Taken(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it has it."""
+
+
 Request = (
-    Describe
+    Greet
+    | Describe
     | Introduce
     | Meet
     | Measure
     | Hash
     | Match
     | TakeSimilar
+    | Recall
     | DescribeLabels
     | SumLabels
     | Start
+    | Replay
     | HashByTrees
     | SumOntoRows
     | Grow
     | SumPerLeaf
     | Finish
+    | TakeModel
 )
 Reply = (
-    Description
+    Greeting
+    | Description
     | Introduced
     | Met
     | FeatureMoments
@@ -394,14 +463,17 @@ Reply = (
     | HiddenRows
     | Matched
     | SimilarTaken
+    | Recalled
     | LabelSummary
     | LabelSums
     | Started
+    | Replayed
     | LeavesOfRows
     | RowSums
     | Grown
     | LeafSums
     | Finished
+    | Taken
 )
 
 # --- to bytes and back -----------------------------------------------------------------------------------------------
@@ -425,10 +497,25 @@ def decode(data: bytes) -> Request | Reply:
 
 
 def expect(kind: type[R], message: Message, sender: str) -> R:
-    """The message, if it is of the kind that belongs here."""
+    """The message, if it is of the kind that belongs here and has no number in it that is none."""
     if not isinstance(message, kind):
         raise ProtocolError(f"{sender!r} sent {type(message).__name__} where {kind.__name__} belongs.")
+    if not _all_finite(message):
+        raise ProtocolError(f"{sender!r} sent {kind.__name__} with a number that is infinite or none at all.")
     return message
+
+
+def _all_finite(part: Any) -> bool:
+    """Whether all numbers are finite. Arrays are looked at when they are unpacked."""
+    if isinstance(part, float):
+        return math.isfinite(part)
+    if isinstance(part, list | tuple):
+        return all(_all_finite(each) for each in part)
+    if isinstance(part, dict):
+        return all(_all_finite(each) for each in part.values())
+    if isinstance(part, msgspec.Struct) and not isinstance(part, Array):
+        return all(_all_finite(getattr(part, name)) for name in part.__struct_fields__)
+    return True
 
 
 def pack(values: AnyArray) -> Array:
@@ -451,7 +538,13 @@ def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
             f"An array of type {array.dtype}, shape {array.shape} and {len(array.data)} bytes arrived "
             f"where type {dtype} and shape {shape} belong."
         )
-    return np.frombuffer(array.data, dtype=f"<{dtype}").reshape(array.shape)
+    try:
+        values = np.frombuffer(array.data, dtype=f"<{dtype}").reshape(array.shape)
+    except (ValueError, OverflowError):  # no bytes at all, and a shape of zero times far too many
+        raise ProtocolError(f"An array of the impossible shape {array.shape} arrived.") from None
+    if dtype[0] == "f" and not np.isfinite(values).all():
+        raise ProtocolError(f"An array of shape {array.shape} arrived with numbers that are infinite or none at all.")
+    return values
 
 
 def tree_to_message(tree: Tree) -> TreeStructure:

@@ -86,12 +86,12 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     ids: Annotated[
-        Literal["kept", "fresh"],
+        Literal["linked", "fresh"],
         _is(
             "a party knows which foreign rows its own resemble by ids that last, or by ids that the hub draws anew for "
             "every tree, so that they cannot be linked (more traffic; needs matching='blind')"
         ),
-    ] = "kept"
+    ] = "linked"
     masked: Annotated[
         bool | None,
         _is(

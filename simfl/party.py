@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import secrets
 import struct
 import zipfile
@@ -28,9 +29,9 @@ from simfl.params import Objective, TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
 from simfl.preprocessing.similarity import most_similar_by_token
-from simfl.preprocessing.tables import bucket_numbers, smallest_type
+from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
 from simfl.privacy.keys import Identity, Keys, sign, verify
-from simfl.privacy.masks import Masks, to_wide, to_words
+from simfl.privacy.masks import Masks
 from simfl.privacy.sums import power_above, to_leaf_ints, to_row_ints
 from simfl.privacy.tokens import (
     SECRET_BYTES,
@@ -44,14 +45,13 @@ from simfl.privacy.tokens import (
     row_names,
     secret_of,
 )
+from simfl.privacy.wide import to_wide, to_words
 from simfl.training import cuts, trees
 from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf
 from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import Tree
 from simfl.training.walking import Walker, walker
-
-MOST_CLASSES = 1000
 
 
 @dataclass
@@ -118,6 +118,16 @@ class Run:
         return [self.train] + ([self.validation] if self.validation else [])
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What a search for similar rows left at a party."""
+
+    similar: dict[str, Ints]
+    near: Ints | None
+    places: Ints | None
+    secret: bytes | None
+
+
 class Party:
     """One organisation with its table.
 
@@ -147,6 +157,7 @@ class Party:
             raise DataError(f"A party's name must be a text that is not empty, not {name!r}.")
         self.name = name
         self.n_jobs = cores()
+        self.folder: Path | None = None  # where similar rows are kept, for a training to be taken up again
         self.progress: Callable[[int, int], None] | None = None  # told about a long search: rows done, rows in all
         self.rows, named = self._read(X, y, sample_weight)
         self.columns = self._check_columns(columns, named)
@@ -158,7 +169,7 @@ class Party:
         self.must_mask = False  # refuse to send sums that are not masked
         self._keys: Keys | None = None
         self._masks: Masks | None = None
-        self._hashes: Ints | None = None
+        self._hashes: HashValues | None = None
         self._hidden: Ints | None = None  # the private order of rows whose similar rows are being sought
         self._places: Ints | None = None
         self._near: Ints | None = None
@@ -309,24 +320,22 @@ class Party:
         seed = direction_seed(self._secret()) if message.seed is None else message.seed
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(seed, message.n_hashes, d, message.bucket_width, message.law)
-        self._hashes = hash_rows(self.training_rows.X, family, scale)
+        hashes = hash_rows(self.training_rows.X, family, scale)
         if message.seed is None:
-            return self._hide(None)
-        lowest = self._hashes.min(axis=0)
-        above = self._hashes.astype(np.int64) - lowest
-        return msg.Hashes(lowest=msg.pack(lowest), values=msg.pack(above.astype(smallest_type(int(above.max()) + 1))))
+            return self._hide(hashes, None)
+        self._hashes = HashValues.of(hashes)
+        return msg.Hashes(lowest=msg.pack(self._hashes.lowest), values=msg.pack(self._hashes.above))
 
     def _secret(self) -> bytes:
         if self.secret is None:
             raise ProtocolError(f"{self} was asked to hide its rows before it had a secret in common with the others.")
         return self.secret
 
-    def _hide(self, number: int | None) -> msg.HiddenRows:
+    def _hide(self, hashes: AnyArray, number: int | None) -> msg.HiddenRows:
         """The hash values under names, the rows in an order that only this party knows."""
-        hashes = self._hashed()
         names, columns = hide_values(self._secret(), hashes, number)
         codes = np.stack(columns, axis=1).astype(smallest_type(max(len(n) for n in names)))
-        self._hashes, self._hidden = None, private_order(len(hashes))
+        self._hidden = private_order(len(hashes))
         self._remember_order(hashes, number)
         rows = row_names(self._secret(), self.name, number, len(hashes))
         return msg.HiddenRows(
@@ -336,7 +345,7 @@ class Party:
             ties=msg.pack(rows[self._hidden]),
         )
 
-    def _remember_order(self, hashes: Ints, number: int | None) -> None:
+    def _remember_order(self, hashes: AnyArray, number: int | None) -> None:
         near = order_by_likeness(hashes)
         if number is None:
             self._near = near
@@ -358,6 +367,7 @@ class Party:
         else:
             run = self._running()
             run.similar, run.places = similar, order
+        self._keep_match(message.round, similar)
         return msg.SimilarTaken(round=message.round)
 
     def _ids(self, array: msg.Array, n: int, n_rows: int) -> Ints:
@@ -367,7 +377,7 @@ class Party:
             raise ProtocolError(f"{self} was given similar rows that are none of another party's {n_rows} rows.")
         return ids.astype(np.int32)
 
-    def _hashed(self) -> Ints:
+    def _hashed(self) -> HashValues:
         if self._hashes is None:
             raise ProtocolError(f"{self} was asked to match its rows before it had hashed them.")
         return self._hashes
@@ -375,7 +385,7 @@ class Party:
     def _match(self, message: msg.Match) -> msg.Matched:
         values = [msg.unpack(v, "i4", (None,)) for v in message.bucket_values]
         own = bucket_numbers(self._hashed(), values)
-        self._remember_order(self._hashed(), message.round)
+        self._remember_order(self._hashed().above, message.round)
         self._order = message.parties
         names = asking(row_names(secret_of(message.seed), self.name, message.round, len(own)))
         similar: dict[str, Ints] = {}
@@ -399,25 +409,37 @@ class Party:
             self._similar, self._places = similar, None
         else:
             self._running().similar, self._running().places = similar, None
+        self._keep_match(message.round, similar)
         uses = max(most_uses(rows, self._n_rows[other]) for other, rows in similar.items())
         return msg.Matched(equal_hashes=equal, most_uses=uses)
 
-    def keep(self, path: Path) -> None:
-        """Write what stage 1 found, for later trainings. Holds row ids, no rows."""
-        arrays: dict[str, AnyArray] = {
-            f"similar_{i}": self._similar[o] for i, o in enumerate(self._order) if o in self._similar
-        }
+    def keep(self, path: Path, similar: dict[str, Ints] | None = None) -> None:
+        """Write what stage 1 (or a rematch) found, for later trainings. Holds row ids, no rows."""
+        found = self._similar if similar is None else similar
+        arrays: dict[str, AnyArray] = {f"similar_{i}": found[o] for i, o in enumerate(self._order) if o in found}
         sizes = np.array([self._n_rows.get(o, 0) for o in self._order])
         arrays |= {"order": np.array(self._order), "n_rows": sizes, "fingerprint": np.array(self.fingerprint())}
-        if self._near is not None:
-            arrays["near"] = self._near
-        if self._places is not None and self.secret is not None:
-            arrays |= {"places": self._places, "secret": np.frombuffer(self.secret, dtype=np.uint8)}
-        np.savez(path, allow_pickle=False, **arrays)
+        near, places = (self._near, self._places) if similar is None else (self._running().near, self._running().places)
+        if near is not None:
+            arrays["near"] = near
+        if places is not None and self.secret is not None:
+            arrays |= {"places": places, "secret": np.frombuffer(self.secret, dtype=np.uint8)}
+        unfinished = path.with_name(f".{path.name}.unfinished.npz")
+        try:
+            with unfinished.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def recall(self, path: Path, validation_fraction: float, seed: int) -> None:
         """Read back what `keep` wrote; refuse it if the table has changed since."""
         self._set_aside(validation_fraction, seed)
+        self._take_kept(self._read_kept(path))
+
+    def _read_kept(self, path: Path) -> _Kept:
         try:
             with np.load(path, allow_pickle=False) as file:
                 kept = dict(file)
@@ -430,9 +452,34 @@ class Party:
                 "Run simfl.prepare again."
             )
         self._order, self._n_rows = order, dict(zip(order, sizes, strict=True))
-        self._similar = {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
-        self._places, self._near = kept.get("places"), kept.get("near")
-        self.secret = kept["secret"].tobytes() if "secret" in kept else None
+        found = {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
+        secret = kept["secret"].tobytes() if "secret" in kept else None
+        return _Kept(found, kept.get("near"), kept.get("places"), secret)
+
+    def _recall(self, message: msg.Recall) -> msg.Recalled:
+        path = self._kept(message.round)
+        if path is None or not path.exists():
+            return msg.Recalled(found=False)
+        kept = self._read_kept(path)
+        if message.round is None:
+            self._take_kept(kept)
+        else:
+            run = self._running()
+            run.similar, run.near, run.places = kept.similar, kept.near, kept.places
+        return msg.Recalled(found=True)
+
+    def _take_kept(self, kept: _Kept) -> None:
+        self._similar, self._near, self._places = kept.similar, kept.near, kept.places
+        self.secret = kept.secret or self.secret
+
+    def _keep_match(self, number: int | None, similar: dict[str, Ints]) -> None:
+        path = self._kept(number)
+        if path is not None:
+            self.keep(path, None if number is None else similar)
+
+    def _kept(self, number: int | None) -> Path | None:
+        """Where the similar rows of a round are kept, if this party keeps them."""
+        return self.folder and self.folder / f"similar-{'first' if number is None else number}.npz"
 
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""
@@ -468,7 +515,7 @@ class Party:
 
     def _describe_classes(self, y: AnyArray, weight: Floats | None) -> msg.LabelSummary:
         classes = plain_classes(y if self.validation_rows is None else np.concatenate([y, self.validation_rows.y]))
-        if len(classes) > MOST_CLASSES or any(isinstance(c, float) for c in classes):
+        if len(classes) > msg.MOST_CLASSES or any(isinstance(c, float) for c in classes):
             raise DataError(
                 f"{self} has labels that look like numbers, not classes ({classes[:3]}). "
                 "Use objective='reg:squarederror'."
@@ -524,6 +571,12 @@ class Party:
         scale = [msg.unpack(a, "f8", (d,)) for a in (message.mean, message.deviation)]
         return cuts.grid(scale[0], scale[1], message.params.max_bin)
 
+    def _replay(self, message: msg.Replay) -> msg.Replayed:
+        run = self._running()
+        for trees_of_round in message.rounds:
+            self._adopt(run, trees_of_round)
+        return msg.Replayed()
+
     def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows | msg.HiddenRows:
         """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
         run = self._running()
@@ -531,10 +584,10 @@ class Party:
         recent = list(run.fallen)[-message.n_hashes :]
         if not recent:
             raise ProtocolError(f"{self} was asked for the leaves of its rows before there was a tree.")
-        self._hashes = np.stack(recent, axis=1).astype(np.int32)
+        leaves = np.stack(recent, axis=1)  # in the type of the largest tree
         if message.blind:
-            return self._hide(message.round)
-        leaves = self._hashes.astype(smallest_type(int(self._hashes.max()) + 1))
+            return self._hide(leaves, message.round)
+        self._hashes = HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
         return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
 
     def _watch(self, rows: Rows, message: msg.Start) -> Watched:
@@ -744,9 +797,11 @@ class Party:
         msg.Hash: _hash,
         msg.Match: _match,
         msg.TakeSimilar: _take_similar,
+        msg.Recall: _recall,
         msg.DescribeLabels: _describe_labels,
         msg.SumLabels: _sum_labels,
         msg.Start: _start,
+        msg.Replay: _replay,
         msg.HashByTrees: _hash_by_trees,
         msg.SumOntoRows: _sum_onto_rows,
         msg.Grow: _grow,

@@ -59,7 +59,7 @@ def run(folder, monkeypatch, tmp_path):
 
 
 def installed(*words, cwd):
-    done = subprocess.run([SIMFL, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=os.environ)  # noqa: S603
+    done = subprocess.run([SIMFL, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=os.environ)
     return done.returncode, done.stdout, done.stderr
 
 

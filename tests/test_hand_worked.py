@@ -26,7 +26,7 @@ from simfl import hub
 from simfl import messages as msg
 from simfl.params import prepare_params, train_params
 from simfl.preprocessing.lsh import HashFamily
-from simfl.preprocessing.tables import merge_tables
+from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.transport.local import LocalTransport
 
 A = np.array([[0.2, 0.5, 0.4, 0], [1.5, 0.5, 0.3, 0], [3.1, 2.5, 1.5, 0]])
@@ -80,7 +80,7 @@ def test_every_hash(played):
     }
     assert hashes["a"].tolist() == [[0, 0, 0], [1, 0, 0], [3, 2, 1]]
     assert hashes["b"].tolist() == [[0, 0, 0], [1, 0, 0], [1, 0, 1]]
-    tables = merge_tables(hashes)
+    tables = merge_tables({name: HashValues.of(values) for name, values in hashes.items()})
     assert tables.bucket(0, 1) == {"a": [1], "b": [1, 2]}
     assert tables.bucket(2, 1) == {"a": [2], "b": [2]}
     assert tables.bucket(0, 2) == {"a": [], "b": []}

@@ -42,6 +42,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 BLOCK = 1024  # queries that share the bitmaps of a tile; exact search
 BOUNDED_BLOCK = 512  # queries that share one random subset; bounded search
+_BLOCKS_PER_CALL = 16  # of bounded search: between calls progress is told and an interrupt is heard
 
 _LANES = 8  # 64-bit words per vector
 _TILE_WORDS = 32  # small enough that the bitmaps of a tile stay in the second-level cache
@@ -253,12 +254,11 @@ class _Search:
             middle = int(np.searchsorted(member_keys, keys[start + len(block) // 2]))
             yield self._block(block, chosen, middle // _TILE)
 
-    def bounded_blocks(self, n_candidates: int, draw_key: int) -> Iterator[Block]:
+    def bounded_blocks(self, n_chosen: int, draw_key: int) -> Iterator[Block]:
         """Blocks of neighbouring queries, each to be compared with a random subset of its own."""
-        n_queries, n_all = len(self.rows), len(self.candidate_tokens)
-        for number, start in enumerate(range(0, n_queries, BOUNDED_BLOCK)):
-            queries = np.arange(start, min(start + BOUNDED_BLOCK, n_queries), dtype=np.int32)
-            yield self._bounded_block(queries, n_candidates, n_all, draw_key, number)
+        stretch = _BLOCKS_PER_CALL * BOUNDED_BLOCK
+        for start in range(0, len(self.rows), stretch):
+            yield self._bounded(start, min(start + stretch, len(self.rows)), n_chosen, draw_key)
 
     def _choose(self, rows: NDArray[np.int32]) -> _Chosen:
         n_hashes = len(self.codes.n_classes)
@@ -273,12 +273,23 @@ class _Search:
 
         return run
 
-    def _bounded_block(
-        self, queries: NDArray[np.int32], n_candidates: int, n_all: int, draw_key: int, number: int
-    ) -> Block:
+    def _bounded(self, start: int, end: int, n_chosen: int, draw_key: int) -> Block:
         def run() -> int:
-            self._compare(queries, self._choose(_draw(n_candidates, n_all, draw_key, number)), 0)
-            return len(queries)
+            _compare_bounded(
+                self.codes.queries,
+                self.query_tokens,
+                self.codes.candidates,
+                self.candidate_tokens,
+                self.codes.candidate_classes,
+                self.codes.n_classes,
+                n_chosen,
+                np.uint64(draw_key),
+                start,
+                end,
+                self.rows,
+                self.counts,
+            )
+            return end - start
 
         return run
 
@@ -303,20 +314,6 @@ def _sorted_by_first_hashes(codes: NDArray[Any]) -> tuple[NDArray[np.int32], NDA
         keys = (keys << np.uint64(8)) | (codes[:, h] & 255).astype(np.uint64)
     order = np.argsort(keys)
     return order.astype(np.int32), keys[order]
-
-
-def _draw(n_drawn: int, n_all: int, key: int, block: int) -> NDArray[np.int32]:
-    """A random subset for one block: one row from each of n_drawn equal stretches of the rows.
-
-    Stretches instead of free draws: distinct rows, in time that does not depend on n_all. The random turn
-    makes every row equally likely although the stretches differ in length by one.
-    """
-    words = row_tokens(int(row_tokens(key, 1, block)[0]), n_drawn + 1) >> np.uint64(32)
-    edges = np.arange(n_drawn + 1, dtype=np.uint64) * np.uint64(n_all) // np.uint64(n_drawn)
-    picks = edges[:-1] + (words[1:] * (edges[1:] - edges[:-1]) >> np.uint64(32))
-    turn = words[0] * np.uint64(n_all) >> np.uint64(32)
-    drawn: NDArray[np.int32] = ((picks + turn) % np.uint64(n_all)).astype(np.int32)
-    return drawn
 
 
 def _run(blocks: Iterator[Block], n_jobs: int, total: int, progress: Progress | None) -> None:
@@ -427,6 +424,69 @@ def _fill_tiles(classes: Any, rows: Any, tiles: Any) -> None:
     for h in range(classes.shape[0]):
         for i in range(rows.size):
             tiles[h, i] = classes[h, rows[i]]
+
+
+@_kernel
+def _token(key: Any, row: Any) -> Any:
+    """One of `row_tokens`."""
+    token = np.uint64(row + 1) * np.uint64(0x9E3779B97F4A7C15) + key
+    token = (token ^ (token >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    token = (token ^ (token >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return token ^ (token >> np.uint64(31))
+
+
+@_kernel
+def _draw_rows(n_all: Any, key: Any, drawn: Any) -> None:
+    """A random subset: one row from each of `drawn.size` equal stretches of all rows.
+
+    Stretches instead of free draws: distinct rows, in time that does not depend on n_all. The random turn
+    makes every row equally likely although the stretches differ in length by one.
+    """
+    turn = (_token(key, 0) >> np.uint64(32)) * np.uint64(n_all) >> np.uint64(32)
+    for i in range(drawn.size):
+        first, end = np.uint64(i * n_all // drawn.size), np.uint64((i + 1) * n_all // drawn.size)
+        row = first + ((_token(key, i + 1) >> np.uint64(32)) * (end - first) >> np.uint64(32))
+        drawn[i] = (row + turn) % np.uint64(n_all)
+
+
+@_kernel
+def _compare_bounded(
+    query_codes: Any,
+    query_tokens: Any,
+    candidate_codes: Any,
+    candidate_tokens: Any,
+    classes: Any,
+    n_classes: Any,
+    n_chosen: Any,
+    draw_key: Any,
+    first: Any,
+    last: Any,
+    rows: Any,
+    counts: Any,
+) -> None:
+    """Compare the queries from `first` to `last`, block by block, each block with its own random candidates."""
+    chosen = np.empty(n_chosen, dtype=np.int32)
+    codes = np.empty((n_chosen, candidate_codes.shape[1]), dtype=candidate_codes.dtype)
+    tokens = np.empty(n_chosen, dtype=np.uint64)
+    n_padded = (n_chosen + _TILE - 1) // _TILE * _TILE
+    tiles = np.full((classes.shape[0], n_padded), np.uint8(_NO_CLASS), dtype=np.uint8)
+    for start in range(first, last, BOUNDED_BLOCK):
+        end = min(start + BOUNDED_BLOCK, last)
+        _draw_rows(candidate_tokens.size, _token(draw_key, start // BOUNDED_BLOCK), chosen)
+        for i in range(n_chosen):
+            codes[i], tokens[i] = candidate_codes[chosen[i]], candidate_tokens[chosen[i]]
+        _fill_tiles(classes, chosen, tiles)
+        rows[start:end], counts[start:end] = _compare_block(
+            query_codes[start:end],
+            query_tokens[start:end],
+            chosen,
+            codes,
+            tokens,
+            tiles,
+            n_classes,
+            0,
+            rows.shape[1],
+        )
 
 
 @_kernel

@@ -12,8 +12,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit
 
-from simfl.arrays import Codes, Ints
+from simfl.arrays import AnyArray, Codes, Ints
+
+
+@dataclass(frozen=True)
+class HashValues:
+    """The hash values of one party's rows as they travel: per hash the lowest, and how far each row's lies above."""
+
+    lowest: Ints
+    above: Codes  # (rows, L), in the smallest type
+
+    @classmethod
+    def of(cls, hashes: AnyArray) -> HashValues:
+        """From plain hash values."""
+        lowest = hashes.min(axis=0)
+        span = int((hashes.max(axis=0).astype(np.int64) - lowest).max())
+        above = np.empty(hashes.shape, dtype=smallest_type(span + 1))
+        np.subtract(hashes, lowest, out=above, casting="unsafe")
+        return cls(lowest.astype(np.int32), above)
+
+    def distinct(self) -> list[Ints]:
+        """The values that occur, per hash, in rising order."""
+        if self.above.dtype == np.uint32:
+            found = [np.unique(column) for column in self.above.T]
+        else:
+            occurs = np.zeros((len(self.lowest), np.iinfo(self.above.dtype).max + 1), dtype=np.bool_)
+            _mark(self.above, occurs)
+            found = [np.flatnonzero(row) for row in occurs]
+        return [(v + np.int64(low)).astype(np.int32) for v, low in zip(found, self.lowest, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -31,23 +59,28 @@ class GlobalTables:
         return {name: np.flatnonzero(codes[:, table] == number).tolist() for name, codes in self.codes.items()}
 
 
-def merge_tables(hashes: Mapping[str, Ints]) -> GlobalTables:
+def merge_tables(hashes: Mapping[str, HashValues]) -> GlobalTables:
     """Put equal hash values of all parties under one bucket number.
 
-    >>> tables = merge_tables({"a": np.array([[7], [-2]]), "b": np.array([[7]])})
+    >>> tables = merge_tables({"a": HashValues.of(np.array([[7], [-2]])), "b": HashValues.of(np.array([[7]]))})
     >>> tables.bucket(0, 7)
     {'a': [0], 'b': [0]}
     """
-    n_hashes = next(iter(hashes.values())).shape[1]
-    values = [np.unique(np.concatenate([np.unique(h[:, t]) for h in hashes.values()])) for t in range(n_hashes)]
-    return GlobalTables({name: bucket_numbers(h, values) for name, h in hashes.items()}, values)
+    distinct = [own.distinct() for own in hashes.values()]
+    values = [np.unique(np.concatenate(per_party)) for per_party in zip(*distinct, strict=True)]
+    return GlobalTables({name: bucket_numbers(own, values) for name, own in hashes.items()}, values)
 
 
-def bucket_numbers(hashes: Ints, values: Sequence[Ints]) -> Codes:
+def bucket_numbers(hashes: HashValues, values: Sequence[Ints]) -> Codes:
     """The bucket number of every hash value, in the smallest type that holds them all."""
-    codes = np.empty(hashes.shape, dtype=smallest_type(max(len(v) for v in values)))
-    for table, known in enumerate(values):
-        codes[:, table] = np.searchsorted(known, hashes[:, table])
+    codes = np.empty(hashes.above.shape, dtype=smallest_type(max(len(v) for v in values)))
+    if hashes.above.dtype == np.uint32:
+        for table, (known, low) in enumerate(zip(values, hashes.lowest, strict=True)):
+            codes[:, table] = np.searchsorted(known, hashes.above[:, table] + np.int64(low))
+        return codes
+    span = np.arange(int(hashes.above.max()) + 1, dtype=np.int64)
+    number_of = [np.searchsorted(known, span + low) for known, low in zip(values, hashes.lowest, strict=True)]
+    _translate(hashes.above, np.stack(number_of).astype(np.int64), codes)
     return codes
 
 
@@ -58,3 +91,17 @@ def smallest_type(n_values: int) -> Any:
     (<class 'numpy.uint8'>, <class 'numpy.uint16'>)
     """
     return np.uint8 if n_values <= 2**8 else np.uint16 if n_values <= 2**16 else np.uint32
+
+
+@njit(nogil=True, cache=True)
+def _mark(above, occurs):  # type: ignore[no-untyped-def]
+    for i in range(above.shape[0]):
+        for h in range(above.shape[1]):
+            occurs[h, above[i, h]] = True
+
+
+@njit(nogil=True, cache=True)
+def _translate(above, number_of, codes):  # type: ignore[no-untyped-def]
+    for i in range(above.shape[0]):
+        for h in range(above.shape[1]):
+            codes[i, h] = number_of[h, above[i, h]]

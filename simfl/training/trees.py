@@ -74,22 +74,27 @@ def children(feature: Ints) -> Ints:
 class Grower:
     """Grows one tree after the other with XGBoost, each from gradients that are given.
 
-    The booster is kept from tree to tree: a new one costs several times what a small tree does. Where rows or columns
-    are sampled it is new for every tree, so that a tree depends on its own seed alone.
+    The booster is kept from tree to tree: a new one costs several times what a small tree does. Where columns are
+    sampled it is new for every tree, so that a tree depends on its own seed alone. Rows are sampled here, as XGBoost
+    does it: those left out get gradients of zero.
     """
 
     def __init__(self, rows: xgb.QuantileDMatrix, params: TrainParams, threads: int) -> None:
         self.rows, self.params, self.threads = rows, deeper(params), threads
-        shares = (params.subsample, params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
+        shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
         self._trees_per_booster = 1 if min(shares) < 1 else TREES_PER_BOOSTER
         self._booster: xgb.Booster | None = None
         self._n_trees = 0
 
     def grow(self, g: Floats, h: Floats, seed: int) -> Tree:
         """The next tree."""
+        if self.params.subsample < 1:
+            taken = np.random.default_rng(seed).random(len(g), dtype=np.float32) < self.params.subsample
+            g, h = g * taken, h * taken
         number = self._n_trees % self._trees_per_booster
         if number == 0 or self._booster is None:
-            self._booster = xgb.Booster(xgboost_params(self.params, seed, self.threads), [self.rows])
+            settings = xgboost_params(self.params, seed, self.threads) | {"subsample": 1.0}
+            self._booster = xgb.Booster(settings, [self.rows])
         self._booster.boost(self.rows, number, grad=g, hess=h)
         self._n_trees += 1
         return from_booster(self._booster if number == 0 else self._booster[number : number + 1])
@@ -149,9 +154,9 @@ class _Saved(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Saved)
 
 
-def from_booster(booster: xgb.Booster) -> Tree:
-    """The tree of a booster that has one, in breadth-first order and without its statistics."""
-    saved = _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[0]
+def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
+    """A tree of a booster (as a rule it has one), in breadth-first order and without its statistics."""
+    saved = _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[number]
     order = [0]
     for node in order:  # the list grows while it is read: breadth first
         if saved.left_children[node] >= 0:

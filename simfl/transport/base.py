@@ -47,7 +47,7 @@ class Traffic:
 
 
 class Transport(Protocol):
-    """What the hub needs: the names of the parties, the traffic so far, and a way to ask."""
+    """What the hub needs: the names of the parties that take part, the traffic so far, and a way to ask."""
 
     parties: list[str]
     traffic: Traffic
@@ -57,4 +57,7 @@ class Transport(Protocol):
         """Ask one party and wait for its reply."""
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
-        """Ask several parties at once and wait for all replies."""
+        """Ask several parties at once and wait for all replies. Raises `PartyLost` where one does not answer."""
+
+    def returned(self) -> list[str]:
+        """Parties that were lost, and struck off `parties`, and answer again."""

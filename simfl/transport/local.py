@@ -76,6 +76,10 @@ class LocalTransport(Generic[H]):
             self._is_quick[type(first)] = time.perf_counter() - begun < QUICK * len(messages)
         return replies
 
+    def returned(self) -> list[str]:
+        """Nobody gets lost in one process."""
+        return []
+
     def _carry(self, party: str, message: Request, wire: _Wire | None, threads: int) -> Reply:
         wire = wire or _Wire(message)
         handler = self.handlers[party]

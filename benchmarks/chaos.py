@@ -1,0 +1,165 @@
+"""Chaos: kill -9 the hub, parties or all of it at random moments of a training; the model must come out the same.
+
+python -m benchmarks.chaos --kills 20 --trees 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+import simfl
+from simfl.study import open_table, read_study
+
+PARTIES = ("north", "south", "west")
+TARGETS = ("hub", "hub's job", "party", "party's job", "everything")
+
+
+def write_study(folder: Path, trees: int, rows: int, **keys: object) -> Path:
+    """A study of three parties with synthetic tables; rematches at 10, 20, 40 and 80 trees."""
+    rng = np.random.default_rng(0)
+    members = ""
+    for name in PARTIES:
+        X = rng.normal(size=(rows, 12)).round(4)
+        y = (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=rows) > 0).astype(int)
+        table = np.column_stack([X, y])
+        header = ",".join([*(f"x{i}" for i in range(12)), "y"])
+        np.savetxt(folder / f"{name}.csv", table, delimiter=",", header=header, comments="", fmt="%g")
+        members += f'[[party]]\nname = "{name}"\ndata = "{name}.csv"\n'
+    settings = {"patience": 15, "on_dropout": '"stop"'} | keys
+    text = 'name = "chaos"\nlabel = "y"\n' + "".join(f"{key} = {value}\n" for key, value in settings.items())
+    text += "[columns]\n" + "".join(f'x{i} = "number"\n' for i in range(12))
+    text += f"[parameters]\nn_trees = {trees}\nmax_depth = 6\nrandom_state = 5\nrematch = 10\n{members}"
+    path = folder / "study.toml"
+    path.write_text(text)
+    return path
+
+
+def in_one_process(study_path: Path) -> bytes:
+    """The same training without any network: the model's bytes."""
+    study = read_study(study_path)
+    parties = [open_table(study, member.name, study_path.parent / str(member.data))[0] for member in study.party]
+    model = simfl.train(parties, callbacks=[], original_features=len(study.columns), **study.parameters)
+    target = study_path.parent / "reference.ubj"
+    model.save(target, history=False)
+    return target.read_bytes()
+
+
+class Training:
+    """`simfl train --local-processes` as a process, and what it started."""
+
+    def __init__(self, study: Path, out: Path, *, resume: bool) -> None:
+        arguments = ["train", str(study), "--local-processes", "--out", str(out), *["--resume"] * resume]
+        self.out, self.tree, self.last = out, 0, ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "simfl", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self.last = line.rstrip()
+            if line.startswith("tree "):
+                self.tree = int(line.split()[1])
+
+    def wait_for_a_moment(self, dice: random.Random) -> bool:
+        """Some time after the next tree, or now and then at any time. False: it has ended by itself."""
+        seen, anytime = self.tree, dice.random() < 0.25
+        while self.process.poll() is None and not anytime and self.tree == seen:
+            time.sleep(0.02)
+        until = time.monotonic() + (20 * dice.random() if anytime else 1.2 * dice.random())
+        while self.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        return self.process.poll() is None
+
+    def targets(self, kind: str) -> list[psutil.Process]:
+        """The processes of this kind."""
+        if kind == "everything":
+            return [*self._below(psutil.Process(self.process.pid)), psutil.Process(self.process.pid)]
+        program = f"nvflare.private.fed.app.{'server.server' if kind.startswith('hub') else 'client.client'}_train"
+        wanted = [p for p in psutil.Process(self.process.pid).children() if program in p.cmdline()]
+        if kind.endswith("job"):
+            return [child for kit in wanted for child in self._below(kit)]
+        return wanted
+
+    @staticmethod
+    def _below(process: psutil.Process) -> list[psutil.Process]:
+        return process.children(recursive=True)
+
+    def kill(self, kind: str, dice: random.Random) -> bool:
+        """Kill one of a kind, or everything."""
+        try:
+            found = self.targets(kind)
+        except psutil.NoSuchProcess:
+            return False
+        chosen = found if kind == "everything" else [dice.choice(found)] if found else []
+        for process in chosen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        return bool(chosen)
+
+
+def chaos(
+    folder: Path, kills: int, trees: int, seed: int, targets=TARGETS, rows=30_000, tell=print
+) -> dict[str, object]:
+    """Train with so many kills; returns what came out."""
+    study = write_study(folder, trees, rows)
+    wanted = in_one_process(study)
+    dice, done, starts, begun = random.Random(seed), 0, 0, time.perf_counter()
+    out = folder / "run"
+    while True:
+        training = Training(study, out, resume=(out / "run.json").exists())
+        starts += 1
+        while done < kills and training.wait_for_a_moment(dice):
+            kind = targets[done % len(targets)]
+            tree = training.tree
+            if training.kill(kind, dice):
+                done += 1
+                tell(f"{time.perf_counter() - begun:6.1f} s  kill {done}: {kind}, last seen at tree {tree}")
+        training.process.wait()
+        tell(f"{time.perf_counter() - begun:6.1f} s  ended with {training.process.returncode}. {training.last}")
+        if training.process.returncode == 0:
+            break
+        if starts > 3 * kills + 3:
+            raise SystemExit("it never came to an end")
+    models = [out / "model.ubj", *out.glob("federation/*/runs/*/model.ubj")]
+    left = [str(p) for p in out.glob("**/.*") if p.is_file() and "__nvfl" not in p.name and ".authority" not in p.parts]
+    return {
+        "kills": done,
+        "starts": starts,
+        "seconds": time.perf_counter() - begun,
+        "models": len(models),
+        "identical": all(path.read_bytes() == wanted for path in models),
+        "left": left,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--trees", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory() as made:
+        result = chaos(options.folder or Path(made), options.kills, options.trees, options.seed)
+    for name, value in result.items():
+        print(f"{name}: {value}")
+    if not result["identical"] or result["left"] or result["kills"] < options.kills:
+        raise SystemExit("chaos won")
+
+
+if __name__ == "__main__":
+    main()

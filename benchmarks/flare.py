@@ -1,0 +1,116 @@
+"""What FLARE costs: the same training in one process and through provisioned processes with mutual TLS.
+
+python -m benchmarks.flare overhead            three parties, a9a, 500 trees: milliseconds per tree on top
+python -m benchmarks.flare rows --rows 1000000   a synthetic federation of so many rows, through FLARE
+
+Both trainings give every party one thread, so that the difference is the way and not the work. In one process the
+parties answer one after the other; between processes they answer at once, on as many cores as there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import dump_svmlight_file
+
+import simfl
+from benchmarks import data
+from simfl import consortium
+from simfl.study import open_table, read_study
+from simfl.transport import flare
+
+PARTIES = ("north", "south", "west")
+
+
+def overhead(trees: int) -> None:
+    X, y = data.load("a9a")
+    parts = np.array_split(np.random.default_rng(0).permutation(len(y)), len(PARTIES))
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        members = ""
+        for name, rows in zip(PARTIES, parts, strict=True):
+            dump_svmlight_file(X[rows], y[rows], str(folder / f"{name}.svm"), zero_based=False)
+            members += f'[[party]]\nname = "{name}"\ndata = "{name}.svm"\n'
+        study = folder / "study.toml"
+        study.write_text(
+            f'name = "a9a"\nfeatures = {X.shape[1]}\n[parameters]\nn_trees = {trees}\nrandom_state = 0\n{members}'
+        )
+        alone, model = _in_one_process(study)
+        through, folder = _through_flare(study)
+        same = (folder / "model.ubj").read_bytes() == model
+    print(f"{trees} trees: {alone:.2f} s in one process (one thread), {through:.2f} s through FLARE")
+    print(f"overhead: {1000 * (through - alone) / trees:.1f} ms per tree; identical models: {same}")
+
+
+def _in_one_process(study_path: Path) -> tuple[float, bytes]:
+    """Seconds of stage 2, and the model."""
+    study = read_study(study_path)
+    parties = [open_table(study, m.name, study_path.parent / str(m.data))[0] for m in study.party]
+    model = simfl.train(parties, callbacks=[], n_jobs=1, **study.parameters)
+    target = study_path.parent / "alone.ubj"
+    model.save(target, history=False)
+    return sum(record.seconds for record in model.history), target.read_bytes()
+
+
+def _through_flare(study_path: Path) -> tuple[float, Path]:
+    """Seconds of stage 2, and the run folder."""
+    folder = consortium.train(study_path, local=True, progress=consortium.Progress(tell=print))
+    history = json.loads((folder / "history.json").read_bytes())
+    return sum(record["seconds"] for record in history["trees"]), folder
+
+
+def rows(n: int, trees: int, candidates: int) -> None:
+    """A federation of n rows in all. `candidates` bounds the search, which else grows with the square of the rows."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        members = ""
+        for name in PARTIES:
+            X = rng.normal(size=(n // len(PARTIES), 18)).astype(np.float32)
+            y = (X[:, 0] + X[:, 1] * X[:, 2] + rng.normal(size=len(X)) > 0).astype(np.int8)
+            table = {f"x{i}": X[:, i] for i in range(18)} | {"y": y}
+            _write_parquet(folder / f"{name}.parquet", table)
+            members += f'[[party]]\nname = "{name}"\ndata = "{name}.parquet"\n'
+        columns = "".join(f'x{i} = "number"\n' for i in range(18))
+        study = folder / "study.toml"
+        study.write_text(
+            f'name = "rows"\nlabel = "y"\npatience = 300\n[columns]\n{columns}[parameters]\nn_trees = {trees}\n'
+            f"random_state = 0\nmax_candidates = {candidates}\n{members}"
+        )
+        begun = time.perf_counter()
+        _, out = _through_flare(study)
+        seconds = time.perf_counter() - begun
+        history = json.loads((out / "history.json").read_bytes())
+    total = sum(b for party in history["traffic"].values() for way in party.values() for b in way.values())
+    per_tree = [record["seconds"] for record in history["trees"]]
+    print(f"{sum(history['rows'].values())} rows, {trees} trees: {seconds:.0f} s in all, start and stage 1 included")
+    print(f"{np.median(per_tree):.2f} s per tree (median), {total / 1e6:.0f} MB between hub and parties")
+    print(f"largest single message of the engine: at most {flare.PIECE} bytes; larger ones go in pieces")
+
+
+def _write_parquet(path: Path, table: dict[str, np.ndarray]) -> None:
+    import pandas as pd
+
+    pd.DataFrame(table).to_parquet(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["overhead", "rows"])
+    parser.add_argument("--trees", type=int)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--candidates", type=int, default=2_000)
+    options = parser.parse_args()
+    if options.what == "overhead":
+        overhead(options.trees or 500)
+    else:
+        rows(options.rows, options.trees or 20, options.candidates)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,520 @@
+"""The attacks: pure functions from what a role sees (`views.py`) and rows of its own to estimates of a victim's rows.
+
+All estimates are on the attacker's scale: 0 is the mean of its rows, 1 their deviation. Every attack that has to weigh
+evidence learns the weight in a rehearsal on the attacker's own rows, as a real attacker would. None of them gets to
+see what it guesses; that only the audit compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import linalg, sparse, special
+
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask
+from simfl.preprocessing.similarity import most_similar
+from simfl.privacy.views import Codes, Hashing, Pointers, Prior, RowSums, Tokens
+from simfl.training.trees import LEAF, Tree
+from simfl.training.walking import leaf_numbers
+
+RIDGE = 1e-3  # added to the prior's variances: few rows must not make a covariance certain
+ROWS_AT_ONCE = 512
+SWEEPS = 4  # over all attributes
+RARITY = 1e-3
+CLOSEST = 10  # own rows that stand for a victim's row
+CLOSE = 0.5  # a number counts as found within half a deviation
+TRIED = 24  # values that are tried for an unknown number
+
+
+# --- attributes: what is guessed -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A number (one column), or a category (yes/no columns of which a row has at most one)."""
+
+    columns: Longs
+    settings: Doubles | None  # the categories that the attacker knows of; None: a number
+    unit: Doubles  # the deviations of the columns
+
+    def chosen(self, estimate: Doubles) -> Longs:
+        """The category that an estimate of the columns is nearest to."""
+        if self.settings is None:
+            raise ValueError("A number has no settings to choose from.")
+        gaps = [(((estimate - setting) * self.unit) ** 2).sum(axis=1) for setting in self.settings]
+        return np.asarray(np.argmin(gaps, axis=0), dtype=np.int64)
+
+    def right(self, estimate: Doubles, truth: Doubles) -> Mask:
+        """Whose category is found, or whose number comes within half a deviation."""
+        if self.settings is None:
+            return np.asarray(np.abs(estimate - truth)[:, 0] <= CLOSE)
+        return np.asarray((np.abs(self.settings[self.chosen(estimate)] - truth) < 1e-6).all(axis=1))
+
+
+def attributes_of(prior: Prior, groups: Sequence[Longs]) -> list[Attribute]:
+    """The attributes that vary, from groups of columns."""
+    found = []
+    for group in groups:
+        columns = group[prior.varies[group]]
+        if len(columns) == 0:
+            continue
+        settings = np.unique(prior.rows[:, columns].round(9), axis=0)
+        is_number = len(columns) == 1 and len(settings) > 2
+        found.append(Attribute(columns, None if is_number else settings, prior.deviation[columns]))
+    return found
+
+
+def right(estimate: Doubles, truth: Doubles, attributes: Sequence[Attribute]) -> Doubles:
+    """Per row: the share of attributes that an estimate gets right."""
+    marks = [a.right(estimate[:, a.columns], truth[:, a.columns]) for a in attributes]
+    return np.asarray(np.mean(marks, axis=0), dtype=np.float64)
+
+
+def settled(estimate: Doubles, attributes: Sequence[Attribute]) -> Doubles:
+    """The estimate with every category decided."""
+    rows = estimate.copy()
+    for a in attributes:
+        if a.settings is not None:
+            rows[:, a.columns] = a.settings[a.chosen(estimate[:, a.columns])]
+    return rows
+
+
+# --- from hash values ------------------------------------------------------------------------------------------------
+
+
+def rows_from_codes(view: Codes, prior: Prior) -> Doubles:
+    """Inversion of the hashing: the mean of a Gaussian prior, given the bucket that each projection lies in.
+
+    Every bucket is turned into a measurement of its projection (the mean and variance that the bucket leaves of the
+    prior's own belief); all measurements together give the row by Gaussian conditioning. Narrow buckets give the
+    projections themselves, wide ones nothing. Needs no d by d matrix.
+    """
+    hashing = view.hashing.on(prior)
+    A, Z = hashing.directions, prior.rows
+    spread = Z @ A.T  # the projections of the attacker's own rows
+    cross = Z.T @ (spread - spread.mean(axis=0)) / len(Z) + RIDGE * A.T  # covariance of row and projections
+    own = np.atleast_2d(np.cov(spread.T, bias=True)) + RIDGE * A @ A.T
+    variance = np.maximum(np.diag(own), 1e-12)
+    low = view.values * hashing.width - hashing.offsets
+    at, noise = _measurements(low, low + hashing.width, variance)
+    out = np.empty((len(at), Z.shape[1]))
+    for start in range(0, len(at), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        noisy = own + noise[part, :, None] * np.eye(len(variance))
+        out[part] = np.linalg.solve(noisy, at[part, :, None])[:, :, 0] @ cross.T
+    return out
+
+
+def refined_rows(view: Codes, prior: Prior, starts: Sequence[Doubles], attributes: Sequence[Attribute]) -> Doubles:
+    """Search for the row that fits all its buckets: one attribute after the other is set to what fits best.
+
+    Goes further than the Gaussian estimate where rows are made of categories. From several starts the one is kept
+    that ends with the least misfit; how common a value is decides among those that fit.
+    """
+    hashing = view.hashing.on(prior)
+    low = view.values * hashing.width - hashing.offsets
+    options = [(a, *_options(a, prior)) for a in attributes]
+    best, least = np.zeros_like(starts[0]), np.full(len(low), np.inf)
+    for start in starts:
+        rows = settled(start, attributes)
+        for _ in range(SWEEPS):
+            for attribute, values, rarity in options:
+                misfit = _misfits(rows, attribute, values, hashing, low) + rarity
+                rows[:, attribute.columns] = values[misfit.argmin(axis=1)]
+                left = misfit.min(axis=1)
+        better = left < least
+        best[better], least[better] = rows[better], left[better]
+    return best
+
+
+def _options(attribute: Attribute, prior: Prior) -> tuple[Doubles, Doubles]:
+    """The values to try, and how rare each is: minus the log of its share, small beside any misfit."""
+    own = prior.rows[:, attribute.columns]
+    if attribute.settings is None:
+        values = np.unique(np.quantile(own[:, 0], np.linspace(0.01, 0.99, TRIED)))[:, None]
+        return values, np.zeros(len(values))
+    share = np.bincount(attribute.chosen(own), minlength=len(attribute.settings)) / len(own)
+    return attribute.settings, -RARITY * np.log(np.maximum(share, 1e-6))
+
+
+def _misfits(rows: Doubles, attribute: Attribute, values: Doubles, hashing: Hashing, low: Doubles) -> Doubles:
+    """Per row and value: how far the projections would lie outside their buckets, in bucket widths squared."""
+    A = hashing.directions[:, attribute.columns]
+    rest = rows @ hashing.directions.T - rows[:, attribute.columns] @ A.T - low
+    misfits = np.empty((len(rows), len(values)))
+    for number, value in enumerate(values):
+        at = (rest + A @ value) / hashing.width  # from 0 to 1: inside
+        outside = np.maximum(np.maximum(-at, at - 1), 0.0)
+        misfits[:, number] = (outside**2).sum(axis=1)
+    return misfits
+
+
+def rows_like(own: Ints, codes: Ints, seed: int = 0, n_jobs: int | None = None) -> Longs:
+    """The attacker's own rows with the most equal hash values (or leaves)."""
+    near, _ = most_similar(codes, own, k=min(CLOSEST, len(own)), seed=seed, n_jobs=n_jobs)
+    return near.astype(np.int64)
+
+
+def _measurements(low: Doubles, high: Doubles, variance: Doubles) -> tuple[Doubles, Doubles]:
+    """What a bucket says about a projection beyond the prior N(0, variance): a value and the variance of its error."""
+    mean, left = truncated_moments(low, high, np.sqrt(variance))
+    left = np.minimum(left, variance * (1 - 1e-9))
+    noise = 1 / (1 / left - 1 / variance)
+    return mean / left * noise, noise
+
+
+def truncated_moments(low: Doubles, high: Doubles, deviation: Doubles) -> tuple[Doubles, Doubles]:
+    """Mean and variance of N(0, deviation^2) between two bounds, safe far out in the tails.
+
+    >>> m, v = truncated_moments(np.array([0.0]), np.array([np.inf]), np.array([1.0]))
+    >>> m.round(3), v.round(3)
+    (array([0.798]), array([0.363]))
+    """
+    # Flip what lies above the mean below it: there the tail is not 1 minus something close to 1.
+    flip = low + high > 0
+    a, b = np.where(flip, -high, low) / deviation, np.where(flip, -low, high) / deviation
+    log_mass = special.log_ndtr(b) + np.log1p(-np.exp(np.minimum(special.log_ndtr(a) - special.log_ndtr(b), -1e-15)))
+    at_a, at_b = (np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_mass) for x in (a, b))
+    mean = at_a - at_b
+    edges = np.where(np.isinf(a), 0.0, a) * at_a - np.where(np.isinf(b), 0.0, b) * at_b
+    variance = 1 + edges - mean**2
+    width = b - a
+    # In a very narrow or remote bucket the differences above cancel out: there the law is flat, or falls off at once.
+    lost = ~np.isfinite(mean) | ~np.isfinite(variance) | (width < 1e-3) | (mean < a) | (mean > b) | (variance <= 0)
+    mean = np.where(lost, np.where(np.isfinite(a), (a + b) / 2, b), mean)
+    variance = np.where(lost, np.minimum(width, 1.0) ** 2 / 12, variance)
+    return np.where(flip, -mean, mean) * deviation, np.maximum(variance, 1e-12) * deviation**2
+
+
+def members_from_codes(table: Ints, known: Ints) -> Mask:
+    """Who of these people is in the victim's table? Everybody whose code is."""
+    _, number = np.unique(np.vstack([table, known]), axis=0, return_inverse=True)
+    return np.isin(number[len(table) :], number[: len(table)])
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The inverse covariance of the attacker's rows: what all other attributes of a row say about one."""
+
+    matrix: Doubles
+
+    @classmethod
+    def of(cls, prior: Prior) -> Precision:
+        """From the attacker's rows."""
+        d = prior.rows.shape[1]
+        covariance = prior.rows.T @ prior.rows / len(prior.rows) + RIDGE * np.eye(d)
+        return cls(np.asarray(np.linalg.inv(covariance), dtype=np.float64))
+
+    def expect(self, rows: Doubles, column: int) -> tuple[Doubles, float]:
+        """Mean and deviation of one column, given all others."""
+        weights = self.matrix[column].copy()
+        own = weights[column]
+        weights[column] = 0.0
+        return -(rows @ weights) / own, float(own**-0.5)
+
+    def log_odds(self, rows: Doubles, columns: Longs, settings: Doubles) -> Doubles:
+        """Up to a constant per row: the log probability of each setting of some columns, given all others."""
+        others = rows.copy()
+        others[:, columns] = 0.0
+        pull = others @ self.matrix[:, columns]
+        inner = self.matrix[np.ix_(columns, columns)]
+        own = 0.5 * np.einsum("si,ij,sj->s", settings, inner, settings)
+        odds: Doubles = -(pull @ settings.T) - own
+        return odds
+
+
+def number_from_codes(view: Codes, prior: Prior, rows: Doubles, column: int, known: Precision) -> tuple[Doubles, ...]:
+    """One unknown number, all else known: the interval that all buckets leave, seen through the prior.
+
+    The column of `rows` itself is not read. Returns the estimate with the codes and the one without.
+    """
+    hashing = view.hashing.on(prior)
+    expected, deviation = known.expect(rows, column)
+    a = hashing.directions[:, column]
+    rest = rows @ hashing.directions.T - np.outer(rows[:, column], a)
+    low = view.values * hashing.width - hashing.offsets - rest
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = np.stack([low / a, (low + hashing.width) / a])
+    ends = ends[:, :, a != 0]
+    lower, upper = ends.min(axis=0).max(axis=1, initial=-np.inf), ends.max(axis=0).min(axis=1, initial=np.inf)
+    lower, upper = np.minimum(lower, upper), np.maximum(lower, upper)  # rounding can cross the ends of a point
+    mean, _ = truncated_moments(lower - expected, upper - expected, np.full(len(rows), deviation))
+    return expected + mean, expected
+
+
+def setting_from_codes(
+    view: Codes, prior: Prior, rows: Doubles, columns: Longs, settings: Doubles, known: Precision
+) -> tuple[Longs, Longs]:
+    """One unknown category, all else known: the settings whose code fits, the likeliest of them first.
+
+    Returns the number of the setting chosen with the codes, and of the one chosen without.
+    """
+    hashing = view.hashing.on(prior)
+    likely = known.log_odds(rows, columns, settings)
+    A = hashing.directions[:, columns]
+    rest = rows @ hashing.directions.T - rows[:, columns] @ A.T
+    wrong = np.empty(likely.shape)
+    for number, setting in enumerate(settings):
+        codes = np.floor((rest + A @ setting + hashing.offsets) / hashing.width)
+        wrong[:, number] = (codes != view.values).sum(axis=1)
+    fits = wrong == wrong.min(axis=1, keepdims=True)
+    return np.where(fits, likely, -np.inf).argmax(axis=1), likely.argmax(axis=1)
+
+
+# --- from tokens: the hub of blind matching --------------------------------------------------------------------------
+
+
+def collision_distance(agreement: Doubles, width: float) -> Doubles:
+    """The distance at which two rows share so large a part of their hash values (Gaussian directions)."""
+    ratio = np.geomspace(1e-3, 1e3, 4000)  # distance / width
+    t = 1 / ratio
+    chance = 1 - 2 * special.ndtr(-t) - 2 / (np.sqrt(2 * np.pi) * t) * (1 - np.exp(-(t**2) / 2))
+    return np.interp(agreement, chance[::-1], ratio[::-1]) * width
+
+
+def token_map(view: Tokens, n_axes: int) -> Doubles:
+    """A map of the rows from nothing but equal tokens: classical scaling of the distances they betray."""
+    n, n_hashes = view.values.shape
+    agreement = np.zeros((n, n))
+    for column in view.values.T:
+        agreement += column[:, None] == column[None, :]
+    agreement /= n_hashes
+    floor = max(float(np.quantile(agreement, 0.25)), 1 / (4 * n_hashes))  # beyond it, outliers would make up the map
+    squared = collision_distance(np.clip(agreement, floor, 1.0), view.width) ** 2
+    np.fill_diagonal(squared, 0.0)
+    centred = squared - squared.mean(axis=0) - squared.mean(axis=1)[:, None] + squared.mean()
+    values, vectors = linalg.eigh(-0.5 * centred, subset_by_index=[n - n_axes, n - 1])
+    axes = np.zeros((n, n_axes))  # LAPACK may find fewer where many eigenvalues are equal
+    axes[:, : len(values)] = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
+    return axes
+
+
+def rows_from_tokens(view: Tokens, prior: Prior, rehearsals: int = 3, seed: int = 0) -> Doubles:
+    """The hub lays its map of the tokens over what it knows of the population.
+
+    The axes of the map are matched with the principal axes of background rows, their signs by skewness. How far each
+    axis can be trusted comes from rehearsals with hash functions of the hub's own.
+    """
+    background = prior.rows
+    n_axes = min(8, background.shape[1], len(view.values) - 1)
+    values, vectors = np.linalg.eigh(background.T @ background / len(background))
+    top = np.argsort(values)[::-1][:n_axes]
+    principal = vectors[:, top]
+    sought = background @ principal
+    trust = np.zeros(n_axes)
+    rng = np.random.default_rng([seed, 11])
+    n_hashes = view.values.shape[1]
+    for _ in range(rehearsals):
+        some = rng.permutation(len(background))[: len(view.values)]
+        directions = rng.standard_normal((n_hashes, background.shape[1])) * np.sqrt(prior.varies)
+        hashing = Hashing(directions, view.width * rng.random((n_hashes,)), view.width)
+        found = _oriented(token_map(Tokens(hashing.codes(background[some]), view.width), n_axes), sought)
+        truth = sought[some]
+        trust += (found * truth).mean(axis=0) / (found**2).mean(axis=0)
+    trust = np.clip(trust / rehearsals, 0.0, 1.0)
+    estimate: Doubles = (_oriented(token_map(view, n_axes), sought) * trust) @ principal.T
+    return estimate
+
+
+def _oriented(axes: Doubles, like: Doubles) -> Doubles:
+    """The axes with the deviations and the signs of skewness that the others have."""
+    scaled = axes / np.maximum(axes.std(axis=0), 1e-12) * like.std(axis=0)
+    sign = np.sign((scaled**3).mean(axis=0) * ((like - like.mean(axis=0)) ** 3).mean(axis=0))
+    oriented: Doubles = scaled * np.where(sign == 0, 1.0, sign)
+    return oriented
+
+
+# --- from neighbour ids ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PointedAt:
+    """Per id that own rows point at: the means of these rows, and how many they are."""
+
+    means: Doubles
+    counts: Doubles
+
+
+def centres(view: Pointers, own: Doubles, tree: int = 0) -> PointedAt:
+    """The mean of the own rows that point at each foreign row in one tree. Nobody points at it: the overall mean."""
+    return _weighted_centres(_incidence(view, tree), own)
+
+
+def relinked_centres(view: Pointers, own: Doubles, tree: int = 0) -> PointedAt:
+    """Fresh ids, linked again: own rows that often stand together point at the same foreign row.
+
+    The group around an id is widened by the rows that its members stand together with in all other trees.
+    """
+    together = sparse.csr_matrix((view.ids.shape[1], view.ids.shape[1]))
+    for other in range(len(view.ids)):
+        incidence = _incidence(view, other)
+        together = together + incidence.T @ incidence
+    together = together.tolil()
+    together.setdiag(0)
+    return _weighted_centres((_incidence(view, tree) @ together.tocsr()).tocsr(), own)
+
+
+def _incidence(view: Pointers, tree: int) -> Any:
+    """Foreign rows by own rows: 1 where the own row points at the foreign one."""
+    ids = view.ids[tree]
+    own = np.repeat(np.arange(len(ids)), ids.shape[1])
+    return sparse.csr_matrix((np.ones(ids.size), (ids.ravel(), own)), shape=(view.n_rows, len(ids)))
+
+
+def _weighted_centres(weights: Any, own: Doubles) -> PointedAt:
+    total = np.asarray(weights.sum(axis=1)).ravel()
+    means = (weights @ own) / np.maximum(total, 1e-12)[:, None]
+    squares = np.asarray(weights.multiply(weights).sum(axis=1)).ravel()
+    counts = np.where(squares > 0, total**2 / np.maximum(squares, 1e-12), 0.0)  # rows of equal weight
+    return PointedAt(np.asarray(means), counts)
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """How far to trust a mean of n rows: n / (n + `doubt`)."""
+
+    doubt: float
+
+    @classmethod
+    def rehearse(cls, found: PointedAt, truth: Doubles) -> Shrinkage:
+        """The doubt with the least squared error on rows that the attacker knows."""
+        options = np.concatenate([[0.0], np.geomspace(0.05, 100, 40)])
+        losses = [((cls(doubt).apply(found) - truth) ** 2).mean() for doubt in options]
+        return cls(float(options[int(np.argmin(losses))]))
+
+    def apply(self, found: PointedAt) -> Doubles:
+        """The estimates: means drawn towards the overall mean, the more the fewer rows they come from."""
+        trust = found.counts / np.maximum(found.counts + self.doubt, 1e-12)
+        return found.means * trust[:, None]
+
+
+# --- from the leaves that rows fall into (a rematch) -----------------------------------------------------------------
+
+
+def rows_from_leaves(own: Ints, leaves: Ints, prior: Prior, seed: int = 0, n_jobs: int | None = None) -> Doubles:
+    """The mean of the own rows that fall into the most equal leaves, trusted as far as it proves right on own rows."""
+    half = np.random.default_rng([seed, 12]).permutation(len(own))
+    known, rehearsed = half[: len(half) // 2], half[len(half) // 2 :]
+    near = rows_like(own[known], own[rehearsed], seed, n_jobs)
+    guess, truth = prior.rows[known][near].mean(axis=1), prior.rows[rehearsed]
+    trust = float(np.clip((guess * truth).sum() / max((guess**2).sum(), 1e-12), 0.0, 1.0))
+    estimate: Doubles = trust * prior.rows[rows_like(own, leaves, seed, n_jobs)].mean(axis=1)
+    return estimate
+
+
+# --- from sums -------------------------------------------------------------------------------------------------------
+
+
+def labels_from_sums(view: RowSums, groups: Ints, belief: Doubles, rounds: int = 30) -> Doubles:
+    """The labels of rows, known in which sum each one is: `belief` is bent until it adds up to the sums.
+
+    Who is alone in a sum, or in one of a single label, has no secret left. For the others the shares of the classes in
+    the sum are spread over its members as `belief` (a probability per class, or a number) says: by proportional
+    fitting for classes, by a common shift for numbers.
+    """
+    members, totals = view.members(), view.label_totals()
+    if view.objective == "reg:squarederror":
+        gap = (totals[:, 0] - np.bincount(groups, belief[:, 0], len(totals))) / np.maximum(members, 1)
+        return belief + gap[groups, None]
+    totals = np.rint(totals)
+    p = np.clip(belief, 1e-6, None)
+    for _ in range(rounds):
+        sums = np.stack([np.bincount(groups, column, len(totals)) for column in p.T], axis=1)
+        p = p * (totals / np.maximum(sums, 1e-300))[groups]
+        p = p / np.maximum(p.sum(axis=1, keepdims=True), 1e-300)
+    return p
+
+
+def labels_of_known_people(view: RowSums, candidates: Ints, own_guess: Doubles) -> Doubles:
+    """The labels of people whose features are known, but not in which of some sums they are.
+
+    `candidates` are the builder's rows that a person's gradient may have gone to. A sum without members is ruled
+    out; the shares of the others are averaged and used where they are more certain than the attacker's own model.
+    """
+    members, totals = view.members(), view.label_totals()
+    possible = (members[candidates] > 0)[:, :, None]
+    shares = totals[candidates] / np.maximum(members[candidates], 1)[:, :, None]
+    count = possible.sum(axis=1)
+    mean = np.where(count > 0, (shares * possible).sum(axis=1) / np.maximum(count, 1), own_guess)
+    if view.objective == "reg:squarederror":
+        return (mean + own_guess) / 2
+    surer = mean.max(axis=1) > own_guess.max(axis=1)
+    return np.where(surer[:, None], np.clip(mean, 0, 1), own_guess)
+
+
+# --- from trees ------------------------------------------------------------------------------------------------------
+
+
+def rows_from_tree(tree: Tree, X: AnyArray, prior: Prior) -> tuple[Doubles, Doubles]:
+    """Per leaf: a typical row of its box, and the share of the population that the attacker expects there.
+
+    The attacker's own rows in the leaf are averaged; in an empty leaf, the middle of the box stands in for the
+    features that the way down asked about, the mean for all others.
+    """
+    leaf = leaf_numbers(tree, X)
+    counts = np.bincount(leaf, minlength=tree.n_leaves)
+    means = np.stack([np.bincount(leaf, weights=c, minlength=tree.n_leaves) for c in prior.rows.T], axis=1)
+    boxes = _box_middles(tree, prior)
+    typical = np.where(counts[:, None] > 0, means / np.maximum(counts, 1)[:, None], boxes)
+    return typical, (counts + 0.5) / (counts + 0.5).sum()
+
+
+def _box_middles(tree: Tree, prior: Prior) -> Doubles:
+    bounds = prior.rows.min(axis=0), prior.rows.max(axis=0)
+    deviation = np.where(prior.deviation > 0, prior.deviation, np.inf)
+    n, d = len(tree.feature), prior.rows.shape[1]
+    low, high, asked = np.full((n, d), bounds[0]), np.full((n, d), bounds[1]), np.zeros((n, d), dtype=bool)
+    for node in np.flatnonzero(tree.feature != LEAF):
+        column = tree.feature[node]
+        at = (tree.threshold[node] - prior.mean[column]) / deviation[column]
+        for child in (tree.left[node], tree.left[node] + 1):
+            low[child], high[child], asked[child] = low[node], high[node], asked[node]
+            asked[child, column] = True
+        high[tree.left[node], column] = min(high[node, column], at)
+        low[tree.left[node] + 1, column] = max(low[node, column], at)
+    middles: Doubles = np.where(asked, (low + high) / 2, 0.0)[tree.leaves]
+    return middles
+
+
+def counts_from_leaf_values(
+    values: Floats, base: float, learning_rate: float, reg_lambda: float, most: int, precision: float = 2e-6
+) -> Longs:
+    """How many rows are in each leaf of the first tree of a classifier, read off its value; 0 where it is not clear.
+
+    All rows start with the same probability p, so a leaf with n rows, n1 of them positive, has the value
+    rate * (n1 - n p) / (n p (1 - p) + lambda). Only one pair of whole numbers may come as close as float32 allows.
+    """
+    n = np.arange(1, most + 1, dtype=np.float64)
+    hessian = n * base * (1 - base) + reg_lambda
+    found = np.zeros(len(values), dtype=np.int64)
+    for leaf, value in enumerate(values.astype(np.float64)):
+        ones = np.rint(value / learning_rate * hessian + n * base)
+        error = np.abs(learning_rate * (ones - n * base) / hessian - value)
+        fits = (ones >= 0) & (ones <= n) & (error <= precision * max(abs(value), 1e-3))
+        if fits.sum() == 1:
+            found[leaf] = int(n[fits][0])
+    return found
+
+
+def revealed_values(trees: Sequence[Tree], X: AnyArray) -> tuple[Longs, Mask]:
+    """Per different split of the trees: how many values of its column in these rows equal its threshold."""
+    splits = {
+        (int(f), float(t)) for tree in trees for f, t in zip(tree.feature, tree.threshold, strict=True) if f != LEAF
+    }
+    ordered = sorted(splits)
+    columns = np.array([f for f, _ in ordered], dtype=np.int64)
+    hits = np.array([int((X[:, f] == np.float32(t)).sum()) for f, t in ordered], dtype=np.int64)
+    return columns, hits > 0
+
+
+# --- how good an estimate is -----------------------------------------------------------------------------------------
+
+
+def explained(estimate: Doubles, truth: Doubles, columns: AnyArray) -> float:
+    """R2 over all values: 0 is guessing the mean, 1 is the truth."""
+    error = ((estimate - truth) ** 2)[:, columns].sum()
+    total = (truth**2)[:, columns].sum()
+    return float(1 - error / total) if total > 0 else 0.0

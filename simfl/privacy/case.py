@@ -1,0 +1,212 @@
+"""The case that an audit tries: one party's table, split at random into an attacker, a victim and other parties.
+
+Stage 1 and a training really run on the split, so that an audit attacks what the given parameters lead to, and
+refuses what SimFL refuses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+from scipy import sparse
+
+from simfl import params as parameters
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
+from simfl.data import as_labels, as_table, class_numbers, objective_for, plain_classes
+from simfl.errors import DataError, ParameterError
+from simfl.federation import prepare, train
+from simfl.model import Model
+from simfl.party import Party
+from simfl.preprocessing.lsh import HashFamily
+from simfl.preprocessing.scaling import Scale, common_scale, moments
+from simfl.preprocessing.similarity import most_similar
+from simfl.privacy import attacks, views
+from simfl.privacy.views import Hashing, Prior, RowSums
+from simfl.training.gradients import draw_similar
+from simfl.training.losses import LOSSES
+from simfl.training.trees import Tree, from_booster
+
+MOST_ROWS = 40_000  # of the table: of more, so many are drawn at random
+FEWEST_ROWS = 20  # of a party: fewer teach an attacker nothing
+MOST_ATTACKED = 1000  # rows of the victim that the slower attacks are counted on
+TREES_PER_PARTY = 10
+TABLE = "The table to audit"
+VICTIM, ATTACKER = 0, 1  # places among the parties; the victim builds the first tree
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """A choice of n_hashes and bucket_width, and the codes that it gives the rows of all."""
+
+    hashing: Hashing
+    own: Ints
+    victim: Ints
+    others: Ints
+
+    @property
+    def n_hashes(self) -> int:
+        """How many hash functions there are."""
+        return len(self.hashing.offsets)
+
+
+class Case:
+    """Who has which rows. `others` are the rows of all parties but the attacker, the victim's first."""
+
+    def __init__(self, X: Any, y: Any, parties: int, seed: int, params: dict[str, Any], leaves: bool = True) -> None:
+        table, _ = as_table(X, TABLE)
+        labels = as_labels(y, table.shape[0], TABLE)
+        self.n_rows, self.seed = table.shape[0], seed
+        self.leaves = leaves
+        _check_size(self.n_rows, parties)
+        given = params.get("objective", "auto")
+        self.objective: str = objective_for(labels) if given == "auto" else given
+        self.stage_1, self.stage_2 = parameters.split({k: v for k, v in params.items() if k != "objective"})
+        chosen = np.sort(self._rng(1).permutation(self.n_rows)[:MOST_ROWS])
+        self.X: Table = table[chosen]
+        self.y = _as_numbers(labels[chosen], self.objective)
+        self.dense: Doubles = (self.X.toarray() if sparse.issparse(self.X) else self.X).astype(np.float64)
+        self.members = [np.sort(part) for part in np.array_split(self._rng(2).permutation(len(chosen)), parties)]
+        self._prepare()
+        self.prior = Prior.of(self.dense[self.attacker])
+        self.attributes = attacks.attributes_of(self.prior, views.one_hot_groups(self.dense[self.attacker]))
+        if not self.attributes:
+            raise DataError(f"{TABLE} has no column that varies. There is nothing to guess.")
+        self.truth = self.prior.standard(self.dense[self.victim])
+        self.sample = np.sort(self._rng(3).permutation(len(self.victim))[:MOST_ATTACKED])
+
+    def _rng(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, 20, purpose])
+
+    @property
+    def attacker(self) -> Longs:
+        """The attacker's rows."""
+        return self.members[ATTACKER]
+
+    @property
+    def victim(self) -> Longs:
+        """The victim's rows."""
+        return self.members[VICTIM]
+
+    @property
+    def others(self) -> Longs:
+        """All rows but the attacker's."""
+        return np.concatenate([rows for place, rows in enumerate(self.members) if place != ATTACKER])
+
+    def _prepare(self) -> None:
+        """Let the real stage 1 settle the parameters."""
+        self.later = parameters.train_params(**self.stage_2)
+        parties = [Party(f"party {i}", self.X[rows], self.y[rows]) for i, rows in enumerate(self.members)]
+        self.ready = prepare(parties, **self.stage_1 | {"random_state": self.seed})
+        about = self.ready.about
+        if not about.n_hashes or about.bucket_width is None:
+            raise ParameterError("n_neighbors=0 hashes nothing. Audit with at least one similar row.")
+        self.settled = about.params
+        self.n_features = about.params.original_features or self.X.shape[1]
+        standard = about.params.scale == "standard"
+        self.scale = common_scale([moments(self.X)], len(self.y)) if standard else Scale.none(self.X.shape[1])
+        self.hashed = self.hash(about.n_hashes, about.bucket_width)
+
+    def hash(self, n_hashes: int, width: float, draw: int = 0) -> Hashed:
+        """The codes of all rows, with so many hash functions and buckets so wide. Draw 0 is the real one."""
+        family = HashFamily.draw(self.seed + draw, n_hashes, self.X.shape[1], width, self.settled.hash_law)
+        hashing = Hashing.of(family, self.scale)
+        codes = hashing.codes(np.where(np.isnan(self.dense), self.scale.mean, self.dense))
+        return Hashed(hashing, codes[self.attacker], codes[self.victim], codes[self.others])
+
+    # --- stage 2 -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def model(self) -> Model:
+        """A real training: a few trees per party or, where the leaves of rows are of interest, up to a rematch."""
+        rounds = (self.leaves and self.later.rematch) or TREES_PER_PARTY * len(self.members)
+        given = self.stage_2 | {"n_trees": rounds, "objective": self.objective, "random_state": self.seed}
+        return train(self.ready, callbacks=[], **given)
+
+    def trees(self, builder: int | None = None) -> list[Tree]:
+        """All trees of the training, or those of one builder."""
+        per_round = int(self.y.max()) + 1 if self.objective == "multi:softprob" else 1
+        wanted = None if builder is None else f"party {builder}"
+        rounds = [r for r, record in enumerate(self.model.history) if wanted in (None, record.builder)]
+        return [from_booster(self.model.booster[r : r + 1], i) for r in rounds for i in range(per_round)]
+
+    @cached_property
+    def start(self) -> Doubles:
+        """The start value of the training, which everybody is told."""
+        loss = LOSSES[self.objective]
+        sums = np.bincount(self.y.astype(np.int64)) if loss.classifies else self.y.sum(dtype=np.float64, keepdims=True)
+        return loss.start(sums.astype(float).tolist(), float(len(self.y)))
+
+    def similar(self, queries: Ints, seed: int) -> Ints:
+        """The attacker's rows that rows with these codes resemble."""
+        k = min(self.settled.n_neighbors or 1, len(self.attacker))
+        found, _ = most_similar(queries, self.hashed.own, k=k, seed=seed, n_jobs=self.settled.n_jobs)
+        return found
+
+    def sums(self, min_group: int) -> tuple[RowSums, Ints]:
+        """The first round's sums, the attacker being the builder; and its row that each foreign gradient went to."""
+        groups = draw_similar(self.similar(self.hashed.others, self.seed), views.seed_of(self.seed, 5, 0))
+        groups = views.merge_small_groups(groups, self.prior.rows, min_group) if min_group > 1 else groups
+        sums = views.row_sums(groups, self.y[self.others], len(self.attacker), self.objective, self.start)
+        return sums, groups
+
+    @cached_property
+    def own_model(self) -> xgb.Booster:
+        """A model of the attacker's own rows."""
+        classes = {"num_class": int(self.y.max()) + 1} if self.objective == "multi:softprob" else {}
+        options = {"objective": self.objective, "max_depth": 4, "learning_rate": 0.2, "verbosity": 0, "nthread": 1}
+        rows = xgb.DMatrix(self.X[self.attacker], label=self.y[self.attacker])
+        return xgb.train(options | classes, rows, 40)
+
+    def believed(self, X: Table) -> Doubles:
+        """What the attacker's own model says about rows: a probability per class, or a number."""
+        p = self.own_model.predict(xgb.DMatrix(X)).astype(np.float64)
+        return np.column_stack([1 - p, p]) if self.objective == "binary:logistic" else p.reshape(len(p), -1)
+
+    def prior_labels(self, n: int) -> Doubles:
+        """What the attacker's own labels say about anybody's: the shares of the classes, or the mean."""
+        own = self.y[self.attacker]
+        if self.objective == "reg:squarederror":
+            return np.full((n, 1), float(own.mean()))
+        shares = np.bincount(own.astype(np.int64), minlength=int(self.y.max()) + 1) / len(own)
+        return np.tile(shares, (n, 1))
+
+    # --- how right somebody is ---------------------------------------------------------------------------------------
+
+    def right(self, estimate: Doubles, truth: Doubles) -> Doubles:
+        """Per row the share of attributes that an estimate gets right."""
+        return attacks.right(estimate, truth, self.attributes)
+
+    def explained(self, estimate: Doubles, truth: Doubles) -> float:
+        """R2 over all values."""
+        return attacks.explained(estimate, truth, self.prior.varies)
+
+    def labels_right(self, belief: Doubles) -> Doubles:
+        """Per row of the victim: the chance that the likeliest label is the true one; ties are guessed."""
+        y = self.y[self.victim]
+        if self.objective == "reg:squarederror":
+            return (np.abs(belief[:, 0] - y) <= 0.5 * float(self.y[self.attacker].std())).astype(np.float64)
+        top = belief >= belief.max(axis=1, keepdims=True) - 1e-9
+        chance: Doubles = top[np.arange(len(y)), y.astype(np.int64)] / top.sum(axis=1)
+        return chance
+
+
+def _check_size(n_rows: int, parties: int) -> None:
+    if parties < 2:
+        raise ParameterError(f"parties={parties} is not possible: an attacker and a victim make two.")
+    if n_rows < FEWEST_ROWS * parties:
+        raise DataError(
+            f"{n_rows} rows are too few to audit with {parties} parties: it takes {FEWEST_ROWS * parties} at least."
+        )
+
+
+def _as_numbers(labels: AnyArray, objective: str) -> Floats:
+    if objective != "reg:squarederror":
+        return class_numbers(labels, plain_classes(labels), TABLE)
+    try:
+        return labels.astype(np.float32)
+    except ValueError:
+        raise DataError(f"{TABLE} has labels that are not numbers. Leave out the objective.") from None

@@ -1,0 +1,164 @@
+"""What an audit finds: success beside guessing, with intervals, as data, as a table and as a page."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+from rich.table import Table as RichTable
+
+from simfl.arrays import Doubles
+from simfl.errors import DataError
+
+Matching = Literal["shared", "blind"]
+Ids = Literal["linked", "fresh"]
+Role = Literal["hub", "hub with a sample", "builder", "other party", "outsider"]
+
+RESAMPLES = 1000
+TITLES: dict[str, str] = {
+    "rows_from_codes": "Rows, from hash values",
+    "members_from_codes": "Who is in the table, from hash values",
+    "attribute_from_codes": "One unknown attribute, from hash values",
+    "rows_from_leaves": "Rows, from the leaves they fall into",
+    "rows_from_tokens": "Rows, from equal tokens",
+    "rows_from_pointers": "Rows, from which rows point at them",
+    "labels_from_sums": "Labels, from the first sums",
+    "labels_of_known_people": "Labels of known people, from the first sums",
+    "rows_from_trees": "Rows, from a tree",
+    "values_from_trees": "Exact values, from thresholds",
+}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One attack's success beside guessing. Intervals: 95 %, from resampling what it was counted on."""
+
+    attack: str
+    title: str
+    roles: list[Role]
+    measure: str
+    success: float
+    success_interval: tuple[float, float]
+    guess: float
+    excess: float
+    excess_interval: tuple[float, float]
+    n: int  # rows (or thresholds) that it was counted on
+    sentence: str
+    details: dict[str, float] = {}
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps one attack within a distance of guessing; None: nothing that was tried does."""
+
+    attack: str
+    title: str
+    max_excess: float
+    n_hashes: int | None  # the largest, with the bucket_width of the setting
+    bucket_width: float | None  # the smallest, with the n_hashes of the setting
+    sentence: str
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What was attacked: the parameters as they were really used."""
+
+    matching: Matching
+    ids: Ids
+    masked: bool
+    min_group: int
+    parties: int
+    recipe: str
+    objective: str
+    n_hashes: int
+    bucket_width: float
+    n_neighbors: int
+    scale: str
+    rematch: int
+    seed: int
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """The result: findings, advice, and the limits it was held against."""
+
+    name: str
+    n_rows: int
+    n_features: int
+    n_attacker: int
+    n_victim: int
+    setting: Setting
+    findings: list[Finding]
+    advice: list[Advice]
+    limits: dict[str, float] = {}
+
+    @property
+    def exceeded(self) -> list[Finding]:
+        """The findings whose excess over guessing is above their limit."""
+        return [f for f in self.findings if f.attack in self.limits and f.excess > self.limits[f.attack]]
+
+    def to_json(self) -> str:
+        """All of it, for programs."""
+        content = msgspec.to_builtins(self) | {"exceeded": [f.attack for f in self.exceeded]}
+        return msgspec.json.format(msgspec.json.encode(content)).decode() + "\n"
+
+    def table(self) -> RichTable:
+        """The findings, for the terminal. Yellow: surely above guessing. Red: above its limit."""
+        s = self.setting
+        title = f"{self.name}: {s.matching} matching, {s.n_hashes} hashes, buckets of {s.bucket_width:.3g}"
+        shown = RichTable(title=title, title_justify="left", title_style="bold")
+        shown.add_column("attack")
+        shown.add_column("by")
+        for head in ("success", "guessing", "excess (95 %)"):
+            shown.add_column(head, justify="right")
+        for f in self.findings:
+            style = "bold red" if f in self.exceeded else "yellow" if f.excess_interval[0] > 0 else None
+            excess = f"{points(f.excess)} ({points(f.excess_interval[0])} to {points(f.excess_interval[1])})"
+            shown.add_row(f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", excess, style=style)
+        return shown
+
+    def html(self) -> str:
+        """A page for people: one file that needs no other."""
+        from simfl.privacy.audit_page import page
+
+        return page(self)
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points.
+
+    >>> points(0.123)
+    '+12.3'
+    """
+    return f"{100 * share:+.1f}"
+
+
+def finding(
+    attack: str, roles: list[Role], measure: str, success: Doubles, guess: Doubles, sentence: str, **details: float
+) -> Finding:
+    """The means with their intervals, and the sentence with the means in it."""
+    if len(success) == 0:
+        raise DataError(f"There is nothing to count {attack} on: attacker and victim hold the same rows.")
+    return Finding(
+        attack=attack,
+        title=TITLES[attack],
+        roles=roles,
+        measure=measure,
+        success=float(success.mean()),
+        success_interval=interval(success),
+        guess=float(guess.mean()),
+        excess=float((success - guess).mean()),
+        excess_interval=interval(success - guess),
+        n=len(success),
+        sentence=sentence.format(success=f"{success.mean():.1%}", guess=f"{guess.mean():.1%}"),
+        details={name: round(value, 6) for name, value in details.items()},
+    )
+
+
+def interval(values: Doubles, seed: int = 0) -> tuple[float, float]:
+    """The middle 95 % of the means of resampled values (bootstrap).
+
+    >>> interval(np.array([0.25] * 50))
+    (0.25, 0.25)
+    """
+    rng = np.random.default_rng([seed, 27])
+    means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(RESAMPLES)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)

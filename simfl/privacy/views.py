@@ -1,0 +1,226 @@
+"""What a curious role sees of a victim's rows, as plain data: the input of the attacks, and nothing else may be.
+
+Everything here is computed with the functions that parties really use (hashing, search, drawing, fixed-point sums), so
+that an attack gets what would really be sent. Under `matching="shared"` all parties and the hub see codes; under
+`"blind"` the hub sees tokens (which are equal, in a private order) and a party sees only which foreign rows its own
+rows point at, under ids that last (`ids="linked"`) or that change with every tree (`ids="fresh"`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask
+from simfl.preprocessing.lsh import HashFamily
+from simfl.preprocessing.scaling import Scale
+from simfl.preprocessing.similarity import most_similar
+from simfl.privacy.sums import ROW_BITS, from_ints, resolution, to_row_ints
+from simfl.training.gradients import draw_similar, most_uses, sum_onto_similar
+from simfl.training.losses import LOSSES
+
+TINY = 1e-9
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What an attacker knows before any message: rows of its own, on their own scale (mean 0, deviation 1)."""
+
+    mean: Doubles
+    deviation: Doubles  # zero where a column does not vary
+    rows: Doubles
+
+    @classmethod
+    def of(cls, X: Doubles) -> Prior:
+        """The prior that rows of one's own give. Missing values (NaN) become the mean."""
+        mean = np.nan_to_num(np.nanmean(X, axis=0))
+        deviation = np.nan_to_num(np.nanstd(X, axis=0))
+        deviation[deviation <= TINY * np.maximum(np.abs(mean), 1.0)] = 0.0
+        prior = cls(mean, deviation, np.empty((0, X.shape[1])))
+        return cls(mean, deviation, prior.standard(X))
+
+    @property
+    def varies(self) -> AnyArray:
+        """The columns that there is something to guess about."""
+        return self.deviation > 0
+
+    def standard(self, X: Doubles) -> Doubles:
+        """Rows on this scale; missing values become 0, the mean."""
+        return np.nan_to_num((X - self.mean) / np.where(self.deviation > 0, self.deviation, np.inf))
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """The hash functions as everybody knows them who has their seed: floor((directions . row + offsets) / width)."""
+
+    directions: Doubles
+    offsets: Doubles
+    width: float
+
+    @classmethod
+    def of(cls, family: HashFamily, scale: Scale) -> Hashing:
+        """The functions on rows as they are: the common scale is moved into the directions."""
+        directions = family.directions / scale.deviation
+        return cls(directions, family.offsets - directions @ scale.mean, family.bucket_width)
+
+    def on(self, prior: Prior) -> Hashing:
+        """The same functions of rows on the attacker's scale."""
+        shift = self.offsets + self.directions @ prior.mean
+        return Hashing(self.directions * prior.deviation, shift, self.width)
+
+    def codes(self, rows: Doubles) -> Ints:
+        """The hash values of rows."""
+        return np.floor((rows @ self.directions.T + self.offsets) / self.width).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Shared matching: every row's hash values, and the functions they came from."""
+
+    values: Ints
+    hashing: Hashing
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Blind matching, at the hub: which hash values are equal. Numbers without meaning; rows in a private order."""
+
+    values: Ints
+    width: float  # of a bucket, in deviations of the data
+
+    @classmethod
+    def of(cls, codes: Ints, width: float, rng: np.random.Generator) -> tuple[Tokens, Longs]:
+        """The tokens, and the private order: the row that stands at each place."""
+        order = rng.permutation(len(codes))
+        values = np.empty_like(codes)
+        for column in range(codes.shape[1]):
+            known, place = np.unique(codes[:, column], return_inverse=True)
+            values[:, column] = rng.permutation(len(known)).astype(np.int32)[place]
+        return cls(values[order], width), order
+
+
+@dataclass(frozen=True)
+class Pointers:
+    """At a party: the foreign rows that its own rows point at.
+
+    `ids` has the shape (trees, own rows, k). Ids that last: one "tree" with all k similar rows of every own row. Fresh
+    ids: for every tree one drawn id per own row, and no link between the ids of different trees.
+    """
+
+    ids: Ints
+    n_rows: int  # of the party that is pointed at
+    fresh: bool
+
+
+def pointers(
+    own: Ints, foreign: Ints, k: int, seed: int, *, fresh: bool, n_trees: int, n_jobs: int | None
+) -> tuple[Pointers, list[Longs]]:
+    """What a party with these codes learns of another's rows; per tree, the foreign row behind every id."""
+    similar, _ = most_similar(own, foreign, k=k, seed=seed, n_jobs=n_jobs)
+    if not fresh:
+        return Pointers(similar[None], len(foreign), False), [np.arange(len(foreign))]
+    rng = np.random.default_rng([seed, 7])
+    orders = [rng.permutation(len(foreign)) for _ in range(n_trees)]
+    drawn = [np.argsort(order)[draw_similar(similar, seed_of(seed, 5, tree))] for tree, order in enumerate(orders)]
+    ids = np.array(drawn, dtype=np.int32).reshape(n_trees, len(own), 1)
+    return Pointers(ids, len(foreign), True), orders
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """At the builder: the first round's sums onto its rows, in fixed point, and the start value behind them."""
+
+    gradients: Ints  # (rows of the builder, outputs)
+    hessians: Ints
+    exponents: tuple[int, int]
+    objective: str
+    base_score: Doubles
+
+    def members(self) -> Longs:
+        """How many foreign rows are in each sum: the first round's hessian is the same for all of them."""
+        loss = LOSSES[self.objective]
+        margin = np.tile(loss.margin(self.base_score).astype(np.float32), (1, 1))
+        _, h = loss.gradients(margin, np.zeros(1, dtype=np.float32), None)
+        counts: Longs = np.rint(from_ints(self.hessians, self.exponents[1])[:, 0] / h[0, 0]).astype(np.int64)
+        return counts
+
+    def label_totals(self) -> Doubles:
+        """Per sum: how many members are of each class, or (for numbers) the total of their labels."""
+        G, n = from_ints(self.gradients, self.exponents[0]), self.members()[:, None]
+        margin = LOSSES[self.objective].margin(self.base_score)
+        if self.objective == "reg:squarederror":
+            return margin * n - G
+        if self.objective == "binary:logistic":
+            ones = n / (1 + np.exp(-margin)) - G
+            return np.hstack([n - ones, ones])
+        p = np.exp(margin - margin.max())
+        totals: Doubles = n * p / p.sum() - G
+        return totals
+
+    def is_pure(self) -> Mask:
+        """Per sum: whether it tells the label of each member (one member, or one class)."""
+        if self.objective == "reg:squarederror":
+            return np.asarray(self.members() == 1)
+        largest: Doubles = np.rint(self.label_totals()).max(axis=1)
+        return np.asarray(largest == self.members())
+
+
+def seed_of(*parts: int) -> int:
+    """One seed from several numbers."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])
+
+
+def row_sums(similar: Ints, y: Floats, n_rows: int, objective: str, base_score: Doubles) -> RowSums:
+    """The first round's sums of the foreign rows: `similar` is the builder's row that each one's gradient goes to."""
+    loss = LOSSES[objective]
+    margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
+    g, h = loss.gradients(margin, y, None)
+    uses = most_uses(similar[:, None], n_rows)
+    exponents = tuple(resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
+    G, H = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
+    gradients, hessians = to_row_ints(G, exponents[0]), to_row_ints(H, exponents[1])
+    return RowSums(gradients, hessians, (exponents[0], exponents[1]), objective, base_score)
+
+
+def merge_small_groups(similar: Ints, positions: Doubles, min_group: int) -> Ints:
+    """Sums with fewer than `min_group` members go together with the nearest other group, smallest first.
+
+    `positions` are the builder's rows: they decide which group is near.
+
+    >>> merge_small_groups(np.array([0, 0, 1, 2]), np.array([[0.0], [1.0], [9.0]]), min_group=2)
+    array([0, 0, 0, 0])
+    """
+    groups = similar.copy()
+    sizes = np.bincount(groups, minlength=len(positions))
+    while len(used := np.flatnonzero(sizes)) > 1:
+        small = used[sizes[used].argmin()]
+        if sizes[small] >= min_group:
+            break
+        others = used[used != small]
+        nearest = others[((positions[others] - positions[small]) ** 2).sum(axis=1).argmin()]
+        groups[groups == small] = nearest
+        sizes[nearest] += sizes[small]
+        sizes[small] = 0
+    return groups
+
+
+def one_hot_groups(X: Doubles) -> list[Longs]:
+    """The columns that belong to one attribute: neighbouring yes/no columns of which a row has at most one.
+
+    >>> [g.tolist() for g in one_hot_groups(np.array([[1.0, 0, 5, 1, 0], [0, 1, 7, 1, 0], [0, 1, 7, 0, 1]]))]
+    [[0, 1], [2], [3, 4]]
+    """
+    groups: list[list[int]] = []
+    taken = np.zeros(len(X), dtype=bool)
+    open_group = False
+    for column in range(X.shape[1]):
+        yes_no = bool(np.isin(X[:, column], (0.0, 1.0)).all())
+        ones = X[:, column] == 1.0
+        if yes_no and open_group and not (taken & ones).any():
+            groups[-1].append(column)
+            taken |= ones
+        else:
+            groups.append([column])
+            taken, open_group = ones, yes_no
+    return [np.array(group) for group in groups]

@@ -1,0 +1,287 @@
+import json
+from html.parser import HTMLParser
+
+import msgspec
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+
+from simfl.errors import DataError, FileError, ParameterError, PrivacyError
+from simfl.privacy import audit as door
+from simfl.privacy.audit import audit, first_within, read_study
+from simfl.privacy.findings import TITLES, Audit, interval
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return load_breast_cancer(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def shared(cancer):
+    """The paper's L and r on standardised features."""
+    return audit(*cancer, name="<cancer>", matching="shared", n_hashes=29, bucket_width=4.0)
+
+
+@pytest.fixture(scope="module")
+def blind(cancer):
+    return {ids: audit(*cancer, matching="blind", ids=ids, advise=False) for ids in ("linked", "fresh")}
+
+
+def only(found, attack, role=None):
+    matches = [f for f in found.findings if f.attack == attack and (role is None or role in f.roles)]
+    assert len(matches) == 1
+    return matches[0]
+
+
+def test_the_papers_condition_protects_little(shared):
+    rows = only(shared, "rows_from_codes")
+    assert rows.success > 0.9
+    assert 0.35 < rows.guess < 0.45
+    assert only(shared, "members_from_codes").success == 1.0
+    assert only(shared, "attribute_from_codes").success > 0.99
+
+
+def test_blind_matching_leaves_the_hub_with_guessing_unless_it_has_a_sample(blind):
+    alone = only(blind["linked"], "rows_from_tokens", "hub")
+    assert alone.excess < 0.02
+    assert only(blind["linked"], "rows_from_tokens", "hub with a sample").excess_interval[0] > 0.05
+
+
+def test_ids_tell_less_than_codes_and_fresh_ids_less_than_linked_ones(shared, blind):
+    codes = only(shared, "rows_from_codes").success
+    linked, fresh = (only(blind[ids], "rows_from_pointers").success for ids in ("linked", "fresh"))
+    assert codes > linked + 0.1
+    assert linked > fresh + 0.05
+
+
+def test_useless_hash_values_are_worth_a_guess(cancer):
+    found = audit(*cancer, matching="shared", n_hashes=1, bucket_width=1e9, advise=False)
+    assert abs(only(found, "rows_from_codes").excess) < 1e-6
+    assert only(found, "members_from_codes").success == 0.5
+    assert abs(only(found, "attribute_from_codes").excess) < 1e-6
+
+
+def test_every_finding_has_its_interval_and_its_sentence(shared, blind):
+    for found in (shared, *blind.values()):
+        for f in found.findings:
+            assert f.success_interval[0] <= f.success <= f.success_interval[1]
+            assert f.excess_interval[0] <= f.excess <= f.excess_interval[1]
+            assert f.excess == pytest.approx(f.success - f.guess)
+            assert f"{f.success:.1%}" in f.sentence
+            assert "{" not in f.sentence
+            assert f.roles
+            assert TITLES[f.attack] == f.title
+
+
+def test_groups_of_at_least_five_leave_nobody_alone(cancer):
+    one, five = (audit(*cancer, matching="shared", min_group=g, advise=False) for g in (1, 5))
+    assert only(one, "labels_from_sums").details["alone"] > 0.2
+    assert only(five, "labels_from_sums").details["alone"] == 0.0
+    assert only(five, "labels_from_sums").details["pure"] < only(one, "labels_from_sums").details["pure"]
+
+
+def test_masked_sums_are_nothing_to_the_hub(cancer, blind):
+    masked = audit(*cancer, matching="blind", masked=True, advise=False)
+    assert not any(f.attack == "labels_from_sums" for f in masked.findings)
+    assert only(blind["linked"], "labels_from_sums").roles == ["hub"]
+
+
+def test_the_leaf_values_give_away_what_the_statistics_would(shared):
+    assert only(shared, "rows_from_trees").details["counts_read"] > 0.5
+
+
+def test_thresholds_are_single_values_of_the_builder(shared):
+    assert only(shared, "values_from_trees").success > 0.9
+
+
+def test_more_parties_make_larger_groups(cancer):
+    alone = [
+        only(audit(*cancer, matching="shared", parties=n, advise=False), "labels_from_sums").details["alone"]
+        for n in (2, 8)
+    ]
+    assert alone[1] < alone[0] / 2
+
+
+@pytest.mark.parametrize("matching", ["shared", "blind"])
+@pytest.mark.parametrize("load", [load_iris, load_diabetes])
+def test_classes_and_numbers_are_audited_too(load, matching):
+    X, y = load(return_X_y=True)
+    found = audit(X, y, matching=matching, advise=False, rematch=5)
+    expected = {"load_iris": "multi:softprob", "load_diabetes": "reg:squarederror"}[load.__name__]
+    assert found.setting.objective == expected
+    assert only(found, "labels_from_sums").excess > 0
+
+
+def test_sparse_tables_text_labels_and_gaps_are_no_trouble(cancer):
+    X, y = cancer
+    words = np.where(y == 1, "benign", "malignant")
+    holes = X.copy()
+    holes[::7, 3] = np.nan
+    whole = audit(X, y, matching="shared", advise=False, rematch=5)
+    for table in (sparse.csr_matrix(X), holes):
+        found = audit(table, words, matching="shared", advise=False, rematch=5)
+        difference = only(found, "rows_from_codes").success - only(whole, "rows_from_codes").success
+        assert abs(difference) < 0.05
+
+
+def test_the_same_seed_gives_the_same_audit(cancer, shared):
+    again = audit(*cancer, name="<cancer>", matching="shared", n_hashes=29, bucket_width=4.0)
+    assert again == shared
+
+
+def test_some_attacks_alone_can_be_asked_for(cancer, shared):
+    found = audit(*cancer, matching="shared", n_hashes=29, bucket_width=4.0, advise=False, attacks=["rows_from_codes"])
+    assert found.findings == [only(shared, "rows_from_codes")]
+
+
+def test_limits_decide_what_is_exceeded(cancer):
+    options = {"matching": "shared", "advise": False, "rematch": 5}
+    assert not audit(*cancer, **options, max_excess=1.0).exceeded
+    strict = audit(*cancer, **options, max_excess=0.0)
+    assert only(strict, "rows_from_codes") in strict.exceeded
+    one = audit(*cancer, **options, max_excess={"members_from_codes": 0.2})
+    assert [f.attack for f in one.exceeded] == ["members_from_codes"]
+
+
+def test_the_advice_keeps_what_it_promises(cancer):
+    limited = audit(*cancer, matching="shared", bucket_width=4.0, rematch=5, max_excess=0.3)
+    advice = next(a for a in limited.advice if a.attack == "rows_from_codes")
+    assert advice.max_excess == 0.3
+    assert advice.n_hashes is not None
+    assert advice.bucket_width is not None
+    for params in (
+        {"n_hashes": advice.n_hashes, "bucket_width": 4.0},
+        {"n_hashes": 29, "bucket_width": advice.bucket_width},
+    ):
+        found = audit(*cancer, matching="shared", advise=False, rematch=5, **params)
+        assert only(found, "rows_from_codes").excess < advice.max_excess + 0.1
+    more = audit(*cancer, matching="shared", advise=False, rematch=5, n_hashes=advice.n_hashes + 6, bucket_width=4.0)
+    assert only(more, "rows_from_codes").excess > advice.max_excess
+
+
+@pytest.mark.parametrize("last", range(-1, 6))
+def test_bisection_finds_the_first_that_holds(last):
+    options = list(range(6))
+    found = first_within(options, lambda n: n > last)
+    assert found == (None if last >= 5 else last + 1)
+
+
+def test_the_interval_covers_the_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(60):
+        low, high = interval(rng.normal(size=80))
+        covered += low <= 0 <= high
+    assert 50 <= covered <= 60
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"matching": "open"}, ParameterError, "shared"),
+        ({"ids": "old"}, ParameterError, "fresh"),
+        ({"parties": 1}, ParameterError, "two"),
+        ({"parties": 200}, DataError, "rows are too few"),
+        ({"max_excess": 2.0}, ParameterError, "from 0 to 1"),
+        ({"max_excess": {"magic": 0.1}}, ParameterError, "rows_from_codes"),
+        ({"n_hashes": 30}, PrivacyError, "L < d"),
+        ({"n_neighbors": 0}, ParameterError, "n_neighbors=0"),
+        ({"n_hash": 3}, TypeError, "n_hashes"),
+        ({"attacks": ["magic"]}, ParameterError, "rows_from_codes"),
+        ({"min_group": 0}, ParameterError, "min_group"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_with_a_reason(cancer, options, error, words):
+    with pytest.raises(error, match=words):
+        audit(*cancer, advise=False, **options)
+
+
+# --- for programs and for people -------------------------------------------------------------------------------------
+
+
+def test_the_json_holds_the_whole_audit(shared):
+    text = shared.to_json()
+    assert json.loads(text)["exceeded"] == []
+    assert msgspec.json.decode(text, type=Audit) == shared
+
+
+class Page(HTMLParser):
+    VOID = frozenset({"meta", "rect", "line", "link", "img", "br"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.words = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_the_page_is_whole_and_needs_nothing_else(shared):
+    text = shared.html()
+    page = Page(text)
+    assert page.open == []
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    assert "http" not in text
+    assert "url(" not in text
+    said = " ".join(page.words)
+    assert "What <cancer> would reveal" in said  # and not a tag of that name
+    assert all(f.sentence in said for f in shared.findings)
+    assert all(a.sentence in said for a in shared.advice)
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_the_page_says_what_is_above_the_limit(cancer):
+    found = audit(*cancer, matching="shared", advise=False, rematch=5, max_excess=0.3)
+    assert len(found.exceeded) >= 2
+    assert f"{len(found.exceeded)} of {len(found.findings)} attacks do better than the limits allow" in found.html()
+
+
+# --- study files -----------------------------------------------------------------------------------------------------
+
+
+def test_a_study_names_the_limits(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(
+        '[parties.north]\nhost = "x"\n[audit]\ndata = "t.csv"\nlabel = "y"\nmatching = "blind"\n'
+        "max_excess = {rows_from_pointers = 0.1}\nparams = {n_hashes = 3}\n"
+    )
+    study = read_study(path)
+    assert study.options() == {
+        "matching": "blind",
+        "ids": None,
+        "masked": False,
+        "min_group": 1,
+        "parties": 2,
+        "max_excess": {"rows_from_pointers": 0.1},
+        "n_hashes": 3,
+    }
+
+
+@pytest.mark.parametrize("text", ["", "[audit]\nmax_exces = 1\n", "[audit\n", "[audit]\nmatching = 'open'\n"])
+def test_a_study_without_a_usable_table_is_refused(tmp_path, text):
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    with pytest.raises(FileError, match="audit"):
+        read_study(path)
+
+
+def test_there_is_a_title_for_every_attack():
+    assert all(callable(getattr(door, attack)) for attack in TITLES)

@@ -1,0 +1,81 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from simfl import cli
+
+SIMFL = Path(sys.executable).with_name("simfl")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    X.iloc[:, :6].assign(ill=1 - y, ward=["a", "b", "c"] * 189 + ["a", "b"]).to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["simfl", "audit", *map(str, words)])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return end.code or 0
+        return 0
+
+    return call
+
+
+def test_an_audit_prints_writes_and_passes_without_limits(run, capsys, tmp_path):
+    assert run("t.csv", "--label", "ill", "--matching", "shared", "--json", "a.json", "--out", "a.html") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Whoever sees the hash values" in out
+    assert "Advice" in out
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["name"] == "t.csv"
+    assert found["setting"]["n_hashes"] == 6  # seven columns before the text became three: L < d counts those
+    assert found["findings"][0]["attack"] == "rows_from_codes"
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(("limit", "code"), [(0.05, 1), (1, 0)])
+def test_the_exit_status_says_whether_the_limits_hold(run, capsys, limit, code):
+    words = ("t.csv", "--label", "ill", "--matching", "blind", "--hashes", 3, "--no-advice", "--max-excess", limit)
+    assert run(*words) == code
+    assert ("Above the limit: " in capsys.readouterr().err) == bool(code)
+
+
+@pytest.mark.parametrize(("limit", "code"), [("0.9", 0), ("{members_from_codes = 0.1}", 1)])
+def test_a_study_file_brings_data_and_limits(run, capsys, tmp_path, limit, code):
+    (tmp_path / "study.toml").write_text(
+        '[audit]\ndata = "t.csv"\nlabel = "ill"\nmatching = "shared"\nparams = {n_hashes = 4}\n'
+        f"max_excess = {limit}\n"
+    )
+    assert run("study.toml", "--no-advice", "--json", "a.json") == code
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["setting"]["n_hashes"] == 4
+    assert found["exceeded"] == (["members_from_codes"] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("none.csv", "--label", "ill"), "There is no file"),
+        (("t.csv",), "--label"),
+        (("none.toml",), "cannot be read"),
+        (("empty.toml",), "names no data"),
+        (("t.csv", "--label", "ill", "--hashes", 7), "L < d"),
+        (("t.csv", "--label", "ill", "--out", "nowhere/a.html"), "cannot be written"),
+    ],
+)
+def test_errors_are_sentences(run, capsys, tmp_path, words, says):
+    (tmp_path / "empty.toml").write_text("[audit]\n")
+    assert run(*words) == 1
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_installed_command_knows_it():
+    done = subprocess.run([SIMFL, "audit", "--help"], capture_output=True, text=True, check=True)
+    assert "before anything is sent" in done.stdout

@@ -1,0 +1,121 @@
+"""Study files and party files: what they say, and what is refused."""
+
+import numpy as np
+import pytest
+
+from simfl.errors import DataError, FileError, StudyError
+from simfl.study import EXAMPLE_PARTY, EXAMPLE_STUDY, open_table, parse_study, read_party_file, read_study
+
+TWO = '[[party]]\nname = "north"\n[[party]]\nname = "south"\n'
+
+
+def study(text="", parties=TWO):
+    return parse_study(f'name = "s"\nlabel = "y"\n{text}\n{parties}')
+
+
+def test_the_example_is_a_study():
+    example = parse_study(EXAMPLE_STUDY)
+    assert example.parties == ["north", "south"]
+    assert example.columns["ward"] == ["surgery", "medicine", "other"]
+    assert example.least == 2
+
+
+def test_the_example_of_a_party_is_a_party_file(tmp_path):
+    (tmp_path / "party.toml").write_text(EXAMPLE_PARTY)
+    party = read_party_file(tmp_path / "party.toml")
+    assert party.data == str(tmp_path / "north.csv")
+    assert party.kit == str(tmp_path / "kits" / "north")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lable = 1", "'lable'. Did you mean 'label'?"),
+        ("[engine]\nhots = 'a'", "'hots' in [engine]. Did you mean 'host'?"),
+        ("[parameters]\nn_tree = 5", "Did you mean 'n_trees'?"),
+        ("[parameters]\nn_trees = 0", "n_trees=0 is not possible"),
+        ("patience = 1", "patience: Expected"),
+        ("patience = 'long'", "patience: Expected"),
+        ("min_parties = 3", "min_parties is 3, but there are 2 parties"),
+        ("on_dropout = 'panic'", "on_dropout: Invalid enum value 'panic'"),
+        ("[engine]\nport = 99999", "engine.port: Expected"),
+        ("[columns]\nage = 'nubmer'", "columns"),
+        ("[columns]\ny = 'number'", "the label 'y' is also among the columns"),
+        ("[columns]\nward = ['a', 'a']", "at least two different categories"),
+        ("data = 'my.csv'", "there is no key 'data'"),
+        ("= broken", "is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_said(text, said):
+    with pytest.raises(StudyError) as refused:
+        study(text)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["no rth", "../north", "", "hub", "server", "a" * 64, "nörth"])
+def test_a_party_needs_a_name_that_a_site_can_have(name):
+    with pytest.raises(StudyError):
+        study(parties=f'[[party]]\nname = "{name}"\n')
+
+
+def test_names_are_given_once():
+    with pytest.raises(StudyError, match="several parties are called 'north'"):
+        study(parties='[[party]]\nname = "north"\n' * 2)
+
+
+def test_a_study_without_parties_is_none():
+    with pytest.raises(StudyError, match="there is no"):
+        study(parties="party = []")
+
+
+def test_who_stops_and_who_goes_on():
+    assert study('on_dropout = "stop"').least is None
+    assert study("min_parties = 1").least == 1
+    assert study().least == 2
+
+
+def test_columns_before_encoding_are_counted_for_the_guard():
+    first, second = study('[columns]\na = "number"\nb = ["x", "z"]\n[parameters]\nn_trees = 7').params()
+    assert first.original_features == 2
+    assert second.n_trees == 7
+
+
+def test_a_missing_file_says_how_to_get_one(tmp_path):
+    with pytest.raises(FileError, match="simfl init"):
+        read_study(tmp_path / "study.toml")
+
+
+COLUMNS = '[columns]\nage = "number"\nsmoker = "boolean"\nward = ["a", "b"]'
+
+
+def table(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text)
+    return open_table(study(COLUMNS), "north", tmp_path / "t.csv")
+
+
+def test_a_table_is_read_through_the_study(tmp_path):
+    party, notes = table(tmp_path, "ward,y,age,smoker,name\na,0,61,yes,Ann\nb,1,,No,Bob\n,1,50,1,Cid\n")
+    assert party.columns == ["age", "smoker", "ward=a", "ward=b"]
+    expected = [[61, 1, 1, 0], [np.nan, 0, 0, 1], [50, 1, 0, 0]]
+    assert np.array_equal(party.rows.X, np.array(expected, np.float32), equal_nan=True)
+    assert party.rows.y.tolist() == [0, 1, 1]
+    assert notes == ["columns that the study does not use stay unread: name"]
+
+
+def test_all_that_does_not_fit_is_in_one_message(tmp_path):
+    with pytest.raises(DataError) as refused:
+        table(tmp_path, "ward,y,ages,smoker\nc,0,61,perhaps\nb,,3,no\n")
+    said = str(refused.value)
+    assert "column 'age' is missing (is it 'ages'?)" in said
+    assert "'smoker' has 1 values that are not yes or no, as 'perhaps'" in said
+    assert "'ward' has categories that the study does not list: ['c']" in said
+    assert "1 rows have no label" in said
+
+
+def test_a_libsvm_file_has_as_many_features_as_the_study_says(tmp_path):
+    (tmp_path / "t.svm").write_text("1 1:1 3:2\n0 2:1\n")
+    plain = parse_study(f'name = "s"\nfeatures = 5\n{TWO}')
+    party, _ = open_table(plain, "north", tmp_path / "t.svm")
+    assert party.rows.X.shape == (2, 5)
+    with pytest.raises(FileError, match="with 2 features"):
+        open_table(parse_study(f'name = "s"\nfeatures = 2\n{TWO}'), "north", tmp_path / "t.svm")

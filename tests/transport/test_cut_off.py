@@ -1,0 +1,93 @@
+"""Parties in network namespaces of their own; one of them is cut off for a while."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from benchmarks.chaos import PARTIES, write_study
+from simfl import consortium
+from simfl.study import read_study
+
+NETWORK = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 200}"
+BRIDGE = f"sfl{os.getpid() % 100000}"
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)  # noqa: S607
+
+
+def may_make_namespaces():
+    if shutil.which("ip") is None:
+        return False
+    try:
+        ip("netns", "add", f"{BRIDGE}-try")
+        ip("netns", "del", f"{BRIDGE}-try")
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+@pytest.fixture
+def namespaces():
+    """A bridge with the hub on it, and a namespace with its own link per party."""
+    if not may_make_namespaces():
+        pytest.skip("`ip netns` is not permitted here")
+    links = {}
+    try:
+        ip("link", "add", BRIDGE, "type", "bridge")
+        ip("addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
+        ip("link", "set", BRIDGE, "up")
+        for number, party in enumerate(PARTIES):
+            space, outer, inner = f"{BRIDGE}-{party}", f"{BRIDGE}o{number}", f"{BRIDGE}i{number}"
+            ip("netns", "add", space)
+            links[party] = (space, outer)
+            ip("link", "add", outer, "type", "veth", "peer", "name", inner)
+            ip("link", "set", inner, "netns", space)
+            ip("link", "set", outer, "master", BRIDGE, "up")
+            ip("-n", space, "addr", "add", f"{NETWORK}.{10 + number}/24", "dev", inner)
+            ip("-n", space, "link", "set", inner, "up")
+            ip("-n", space, "link", "set", "lo", "up")
+        yield links
+    finally:
+        for space, _ in links.values():
+            subprocess.run(["ip", "netns", "del", space], check=False)  # noqa: S607
+        subprocess.run(["ip", "link", "del", BRIDGE], check=False)  # noqa: S607
+
+
+def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path):
+    study_path = write_study(tmp_path, 800, 200, patience=6, on_dropout='"continue"')
+    study = read_study(study_path)
+    shared = tmp_path / "shared.toml"
+    shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
+    space = {party: ["ip", "netns", "exec", name] for party, (name, _) in namespaces.items()}
+    state = {}
+
+    def cut(record, connected):
+        if record.round >= 5 and "cut" not in state:
+            ip("link", "set", namespaces["west"][1], "down")
+            state["cut"] = record.round
+        if record.absent and "back" not in state:
+            state["back"] = True
+            threading.Thread(target=mend, daemon=True).start()
+
+    def mend():
+        time.sleep(2)
+        ip("link", "set", namespaces["west"][1], "up")
+
+    host = f"{NETWORK}.1"
+    with consortium.LocalProcesses(study, tmp_path, tmp_path / "kits", consortium.Progress(), host, space) as local:
+        told = consortium.Progress(tree=cut)
+        folder = consortium.train(shared, kit=local.kits["submitter"], out=tmp_path / "run", progress=told)
+    history = json.loads((folder / "history.json").read_bytes())
+    missed = history["missed"]["west"]
+    assert list(history["missed"]) == ["west"]
+    assert missed == list(range(missed[0], missed[-1] + 1))
+    assert len(history["trees"]) == 800
+    assert "west" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}

@@ -1,0 +1,303 @@
+"""The real thing: provisioned kits, mutual TLS, separate processes, FLARE jobs. One federation for all tests here."""
+
+import contextlib
+import json
+import shutil
+import socket
+import ssl
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare")
+
+from benchmarks.chaos import PARTIES, in_one_process, write_study
+from simfl import consortium
+from simfl.errors import EngineError, ProtocolError, StudyError
+from simfl.study import read_study
+from simfl.transport import flare
+
+pytestmark = pytest.mark.xdist_group("flare")  # one federation, one worker
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """A hub and three parties, running."""
+    folder = tmp_path_factory.mktemp("federation")
+    study_path = write_study(folder, 30, 200, patience=20)
+    study = read_study(study_path)
+    local = consortium.LocalProcesses(study, folder, folder / "kits", consortium.Progress())
+    with local:
+        local.study_path = study_path
+        local.shared = folder / "shared.toml"  # as a consortium has it: without anybody's paths
+        local.shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
+        yield local
+
+
+def train(federation, out, **more):
+    seen = []
+    told = consortium.Progress(tree=lambda record, connected: seen.append((record, connected)))
+    folder = consortium.train(federation.shared, kit=federation.kits["submitter"], out=out, progress=told, **more)
+    return folder, seen
+
+
+@pytest.fixture(scope="module")
+def trained(federation, tmp_path_factory):
+    """A whole training through FLARE."""
+    return train(federation, tmp_path_factory.mktemp("run") / "one")
+
+
+def test_local_and_flare_grow_the_same_trees(federation, trained):
+    folder, _ = trained
+    wanted = in_one_process(federation.study_path)
+    found = [folder / "model.ubj", *(next(federation.kits[p].glob("runs/*/model.ubj")) for p in PARTIES)]
+    assert len(found) == 4  # the submitter and every party
+    assert all(path.read_bytes() == wanted for path in found)
+
+
+def test_every_tree_is_told_with_builder_metric_bytes_and_who_is_there(trained):
+    _, seen = trained
+    assert [record.round for record, _ in seen] == list(range(30))
+    assert {record.builder for record, _ in seen} == set(PARTIES)
+    assert all(record.bytes > 0 and record.train and connected == list(PARTIES) for record, connected in seen)
+
+
+def test_the_history_comes_with_the_model(trained):
+    folder, _ = trained
+    history = json.loads((folder / "history.json").read_bytes())
+    assert len(history["trees"]) == 30
+    assert history["missed"] == {}
+    assert history["rows"] == dict.fromkeys(PARTIES, 200)
+    assert set(history["traffic"]) == set(PARTIES)
+
+
+def test_a_partys_journal_lists_what_left(federation, trained):
+    from simfl.journal import Journal
+
+    entries = Journal(next(federation.kits["north"].glob("runs/*/journal"))).entries
+    kinds = {entry.answer for entry in entries}
+    assert {
+        "Greeting",
+        "Description",
+        "FeatureMoments",
+        "Met",
+        "HiddenRows",
+        "SimilarTaken",
+        "RowSums",
+        "Grown",
+        "LeafSums",
+    } <= kinds
+    assert all(entry.bytes_out > 0 for entry in entries)
+
+
+def test_a_finished_training_is_not_trained_again(federation, trained):
+    folder, _ = trained
+    before = (folder / "model.ubj").stat().st_mtime_ns
+    train(federation, folder, resume=True)
+    assert (folder / "model.ubj").stat().st_mtime_ns == before
+
+
+def test_every_mismatch_of_every_party_is_in_one_message(federation, tmp_path):
+    saved = {party: (federation.kits[party] / "party.toml").read_text() for party in ("north", "west")}
+    (tmp_path / "north.csv").write_text("x0,x1,y\n1,two,0\n3,4,1\n")
+    (tmp_path / "west.csv").write_text("nothing\n")
+    try:
+        for party, text in saved.items():
+            changed = "\n".join(
+                f'data = "{tmp_path / party}.csv"' if line.startswith("data") else line for line in text.split("\n")
+            )
+            (federation.kits[party] / "party.toml").write_text(changed)
+        with pytest.raises(StudyError) as refused:
+            train(federation, tmp_path / "run")
+    finally:
+        for party, text in saved.items():
+            (federation.kits[party] / "party.toml").write_text(text)
+    said = str(refused.value)
+    assert "north: north.csv: column 'x2' is missing" in said
+    assert "1 values that are not numbers, as 'two'" in said
+    assert "west: west.csv: the label column 'y' is missing" in said
+    assert "south" not in said
+
+
+def test_a_training_goes_on_by_itself_when_a_partys_job_is_killed(federation, tmp_path):
+    import psutil
+
+    killed = []
+
+    def kill_once(record, connected):
+        if not killed and record.round >= 4:
+            jobs = psutil.Process(federation.processes["south"].pid).children(recursive=True)
+            killed.extend(job.pid for job in jobs)
+            for job in jobs:
+                job.kill()
+
+    told = consortium.Progress(tree=kill_once)
+    slow = federation.shared.parent / "slow.toml"
+    slow.write_text(federation.shared.read_text().replace("n_trees = 30", "n_trees = 120"))
+    folder = consortium.train(slow, kit=federation.kits["submitter"], out=tmp_path / "run", progress=told)
+    assert killed
+    local = federation.shared.parent / "slow-local.toml"
+    local.write_text(federation.study_path.read_text().replace("n_trees = 30", "n_trees = 120"))
+    assert (folder / "model.ubj").read_bytes() == in_one_process(local)
+    assert not list(folder.glob("**/.*"))
+
+
+def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
+    study = federation.shared.parent / "dropout.toml"
+    text = (
+        federation.shared.read_text().replace("n_trees = 30", "n_trees = 900").replace("patience = 20", "patience = 5")
+    )
+    study.write_text(
+        text.replace('on_dropout = "stop"', 'on_dropout = "continue"').replace("rematch = 10", "rematch = 64")
+    )
+    state = {"killed": False, "back": False}
+
+    def watch(record, connected):
+        if not state["killed"] and record.round >= 3:
+            state["killed"] = True
+            consortium.stop([federation.processes["south"]])
+        if record.absent and not state["back"]:
+            state["back"] = True
+            federation.start("south")
+
+    told = consortium.Progress(tree=watch)
+    folder = consortium.train(study, kit=federation.kits["submitter"], out=tmp_path / "run", progress=told)
+    history = json.loads((folder / "history.json").read_bytes())
+    missed = history["missed"]["south"]
+    assert list(history["missed"]) == ["south"]
+    assert missed == list(range(missed[0], missed[-1] + 1))
+    assert len(history["trees"]) == 900
+    assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
+    assert next(federation.kits["south"].glob(f"runs/*/{'model.ubj'}"))
+
+
+# --- strangers -------------------------------------------------------------------------------------------------------
+
+
+def knocks(federation, certificate=None):
+    """Open a TLS connection to the hub with this kit's certificate, or with none. What the hub says to it."""
+    context = ssl.create_default_context(cafile=str(federation.kits["hub"] / "startup" / "rootCA.pem"))
+    context.check_hostname = False
+    if certificate:
+        startup = certificate / "startup"
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    with (
+        socket.create_connection(("localhost", federation.port), timeout=10) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as connection,
+    ):
+        connection.settimeout(3)
+        connection.sendall(b"\0" * 16)
+        return connection.recv(1)
+
+
+def test_a_stranger_without_a_certificate_is_refused(federation):
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        knocks(federation)
+
+
+def test_a_certificate_of_another_project_is_refused(federation, tmp_path):
+    others = flare.provision(
+        tmp_path, project="others", host="localhost", port=federation.port, sites=["north"], classes=["x.Y"]
+    )
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        knocks(federation, others["north"])
+
+
+def test_a_certificate_of_this_project_is_let_in(federation):
+    with contextlib.suppress(TimeoutError, ConnectionError):  # it waits for FLARE's greeting, or hangs up on zeros
+        knocks(federation, federation.kits["north"])
+
+
+def test_a_party_cannot_use_another_partys_name(federation, tmp_path):
+    kit = tmp_path / "impostor"
+    shutil.copytree(federation.kits["north"], kit)
+    config = kit / "startup" / "fed_client.json"
+    config.write_text(config.read_text().replace('"fqsn": "north"', '"fqsn": "south"'))
+    log = federation.kits["hub"] / "log.txt"
+    process = flare.start(kit, {}, tmp_path / "impostor.log")
+    refused = "authenticated as 'north' but claimed endpoint 'south' requires identity 'south'"
+    try:
+        assert within(60, lambda: refused in log.read_text())
+    finally:
+        consortium.stop([process])
+
+
+def within(seconds, happened):
+    until = time.monotonic() + seconds
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.2)
+    return happened()
+
+
+def test_a_job_that_brings_code_is_refused(federation, tmp_path):
+    job = flare.write_job(
+        tmp_path, "evil", {"path": "evil.Hub", "args": {}}, {"path": "evil.Site", "args": {}}, PARTIES, 3
+    )
+    for app in ("app_server", "app_site"):
+        (job / app / "custom").mkdir()
+        (job / app / "custom" / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Hub: pass\n")
+    assert _ends(federation, job) != "FINISHED:COMPLETED"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_job_that_names_another_class_is_refused(federation, tmp_path):
+    target = tmp_path / "ran"
+    named = {"path": "subprocess.Popen", "args": {"args": ["touch", str(target)]}}
+    job = flare.write_job(tmp_path, "classes", named, named, PARTIES, 3)
+    assert _ends(federation, job) != "FINISHED:COMPLETED"
+    assert not target.exists()
+
+
+def _ends(federation, job):
+    submitter = flare.Submitter(federation.kits["submitter"])
+    try:
+        number = submitter.submit(job)
+    except EngineError as error:
+        return str(error)
+    else:
+        until = time.monotonic() + 60
+        while not (status := submitter.status(number)).startswith("FINISHED") and time.monotonic() < until:
+            time.sleep(0.5)
+        return status
+    finally:
+        submitter.close()
+
+
+# --- frames, without a network ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\1",
+        "text",
+        None,
+        flare._HEAD.pack(9, 0),
+        flare._HEAD.pack(1, 5) + b"four",
+        flare._HEAD.pack(3, 2**63),
+        flare._HEAD.pack(3, 10) + b"and more",
+    ],
+)
+def test_a_reply_that_is_none_is_refused_with_the_name_of_the_party(frame):
+    with pytest.raises(ProtocolError, match="'north'"):
+        flare.open_frame(frame, "north")
+
+
+def test_a_frame_survives_the_journey():
+    assert flare.open_frame(flare.close_frame(flare._DONE, b"body"), "a") == (flare._DONE, 4, b"body")
+    assert flare.open_frame(flare.close_frame(flare._LARGE, bytes(1000)), "a") == (flare._LARGE, 1000, b"")
+
+
+def test_a_large_message_comes_in_pieces(monkeypatch):
+    monkeypatch.setattr(flare, "PIECE", 1000)
+    body = bytes(np.random.default_rng(0).integers(0, 256, 4321, dtype=np.uint8))
+    assert flare.fetch(lambda at: body[at : at + 1000], len(body), "The hub") == body
+
+
+@pytest.mark.parametrize("piece", [lambda at: b"", lambda at: bytes(2000), lambda at: None])
+def test_a_piece_of_the_wrong_length_is_refused(piece, monkeypatch):
+    monkeypatch.setattr(flare, "PIECE", 1000)
+    with pytest.raises(ProtocolError, match="The hub"):
+        flare.fetch(piece, 4321, "The hub")
