@@ -1,15 +1,18 @@
 # make demo    install into .venv and run the demonstration
-# make test    lint, types, import contracts, tests
+# make test    lint, types, import contracts, tests, documentation
+# make docs    the documentation, into build/site
 # make accuracy   the accuracy table and picture of docs/recipes.md (under an hour on two cores; needs SIMFL_DATA)
 # make bench   the speed of the search, of stage 1, of stage 2 and of FLARE
 # make chaos   kill -9 hub and parties twenty times in a training of 100 trees: the model must be the same
+# make paper   the paper's tables, figures and theorems, into docs/results (under two hours on two cores)
+# make peers   SimFL beside its peers, each in its own environment, into docs/results
 # make lock    renew requirements.lock from pyproject.toml
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test accuracy bench chaos lock clean
+.PHONY: demo test docs accuracy paper peers bench chaos lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/simfl demo
@@ -19,10 +22,21 @@ test: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal simfl tests
+	$(BIN)/pytest -q README.md docs
+	$(BIN)/mkdocs build --strict --quiet
+
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict --quiet
 
 accuracy: $(INSTALLED)
 	$(BIN)/python -m benchmarks.accuracy --plot docs/gain.png
+
+paper: $(INSTALLED)
+	$(BIN)/python -m benchmarks.paper all
+
+peers: $(INSTALLED)
+	$(BIN)/python -m benchmarks.peers
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.search
@@ -45,7 +59,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 
 lock:
 	$(PYTHON) -m pip install --quiet uv
-	$(PYTHON) -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --quiet \
+	$(PYTHON) -m uv pip compile pyproject.toml --extra dev --extra docs --extra onnx --extra tensorboard --extra mlflow --universal --python-version 3.11 --upgrade --quiet \
 	  --generate-hashes --no-emit-package nvidia-nccl-cu12 --no-emit-package nvidia-nccl-cu13 \
 	  --no-header --no-annotate -o requirements.lock
 

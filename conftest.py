@@ -7,6 +7,8 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
+collect_ignore_glob = ["benchmarks/peers/drive_*.py"]  # they run in the peers' own environments
+
 
 @pytest.fixture(scope="module")
 def in_a_folder_of_its_own(tmp_path_factory):

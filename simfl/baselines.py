@@ -21,8 +21,9 @@ from simfl.callbacks import Callback, TreeRecord
 from simfl.data import class_numbers
 from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import TrainParams, cores, prepare_params, split, train_params
+from simfl.params import TrainParams, cores, prepare_params, split, train_params, with_numbers
 from simfl.party import Party, Rows
+from simfl.schema import xgboost_types
 from simfl.training.trees import threads_for, xgboost_params
 
 
@@ -59,9 +60,12 @@ def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[list[Party]
 def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: dict[str, Any]) -> Model:
     """XGBoost's own model on the rows of these parties together."""
     checked = train_params(**split(params)[1])
+    checked = with_numbers(checked, members[0].columns, members[0].rows.X.shape[1])
     pooled = pool([member.training_rows for member in members])
     threads = threads_for(pooled.X, checked.n_jobs or cores())
+    schema = members[0].schema
     binned = {"max_bin": checked.max_bin, "feature_names": members[0].columns, "nthread": threads}
+    binned |= xgboost_types(schema)
     train_rows = xgb.QuantileDMatrix(pooled.X, _labels(pooled, classes), weight=pooled.weight, **binned)
     watched = [(train_rows, "train")]
     held_out = [member.validation_rows for member in members if member.validation_rows]
@@ -84,7 +88,7 @@ def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: d
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
     name = members[0].name if len(members) == 1 else "all"
-    return models.adopt(booster, classes, _history(name, scores, seconds))
+    return models.adopt(booster, classes, _history(name, scores, seconds), schema)
 
 
 def _labels(rows: Rows, classes: list[Any] | None) -> Floats:

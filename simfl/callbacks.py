@@ -6,6 +6,7 @@ True from `after_tree`.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simfl.params import TrainParams
+
+logger = logging.getLogger("simfl")  # the one logger of the package
+logger.addHandler(logging.NullHandler())
 
 
 class TreeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +76,17 @@ class ProgressBar(Callback):
         self.progress.stop()
 
 
+class LogLines(Callback):
+    """A line per round to the logger `simfl`."""
+
+    def after_tree(self, record: TreeRecord) -> None:
+        """Log it."""
+        metrics = {f"train {name}": value for name, value in record.train.items()}
+        metrics |= {f"validation {name}": value for name, value in record.validation.items()}
+        told = ", ".join(f"{name} {value:.5f}" for name, value in metrics.items())
+        logger.info("[%d] %s (built by %s)", record.round, told, record.builder)
+
+
 class TreeLines:
     """A line per tree: builder, metric, seconds, bytes, and who is connected. For trainings between machines."""
 
@@ -122,6 +137,9 @@ class SearchBar:
         return tell
 
 
-def default_callbacks() -> list[Callback]:
-    """A progress bar at a terminal, silence elsewhere."""
-    return [ProgressBar()] if sys.stderr.isatty() else []
+def default_callbacks(verbose: int | None = None) -> list[Callback]:
+    """A progress bar at a terminal, silence elsewhere, or as `verbose` says."""
+    if verbose is None:
+        return [ProgressBar()] if sys.stderr.isatty() else []
+    shown: list[list[Callback]] = [[], [ProgressBar()], [LogLines()]]
+    return shown[min(verbose, 2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,9 @@ from sklearn.metrics import roc_auc_score
 from simfl import baselines
 from simfl.arrays import AnyArray
 from simfl.callbacks import Callback
-from simfl.federation import train
+from simfl.federation import Preparation, train_and_keep
 from simfl.model import Model
+from simfl.params import TrainParams, split, train_params
 from simfl.party import Party
 
 
@@ -34,6 +36,22 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rmse: float | None = None
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """The scores, the models by method and party (None: shared), and SimFL's preparation."""
+
+    results: list[Result]
+    models: dict[tuple[str, str | None], Model]
+    ready: Preparation
+    begun: float  # when SimFL began, by the clock of the hops
+    training: TrainParams
+
+    @property
+    def simfl(self) -> Model:
+        """SimFL's model."""
+        return self.models["SimFL", None]
+
+
 def compare(
     parties: Sequence[Party],
     X: Any,
@@ -42,24 +60,31 @@ def compare(
     *,
     watch: Callable[[str], None] = lambda method: None,
     callbacks: Sequence[Callback] | None = None,
-) -> tuple[list[Result], Model]:
-    """Train every method and score it; also returns SimFL's model. `watch` is told what comes next."""
+) -> Comparison:
+    """Train every method and score it. `watch` is told what comes next; `callbacks` are SimFL's."""
     results = []
+    models: dict[tuple[str, str | None], Model] = {}
     members, classes = baselines.check(parties, params)
     for party in members:
         watch(f"SOLO {party.name}")
         model, seconds = _timed(partial(baselines.xgboost_model, [party], classes, params))
+        models["SOLO", party.name] = model
         results.append(_result("SOLO", party.name, model, X, y, seconds, 0))
     watch("TFL")
-    model, seconds = _timed(lambda: baselines.tfl(parties, callbacks=callbacks, **params))
+    model, seconds = _timed(lambda: baselines.tfl(parties, callbacks=[], **params))
+    models["TFL", None] = model
     results.append(_result("TFL", None, model, X, y, seconds, model.n_bytes))
     watch("SimFL")
-    simfl, seconds = _timed(lambda: train(parties, callbacks=callbacks, **params))
-    results.append(_result("SimFL", None, simfl, X, y, seconds, simfl.n_bytes))
+    begun = time.perf_counter()
+    models["SimFL", None], ready = train_and_keep(parties, callbacks, params)
+    ended = time.perf_counter()
+    simfl = models["SimFL", None]
+    results.append(_result("SimFL", None, simfl, X, y, ended - begun, simfl.n_bytes))
     watch("ALL-IN")
     model, seconds = _timed(lambda: baselines.all_in(parties, **params))
+    models["ALL-IN", None] = model
     results.append(_result("ALL-IN", None, model, X, y, seconds, sum(_size(p.rows.X) for p in parties)))
-    return results, simfl
+    return Comparison(results, models, ready, begun, train_params(**split(params)[1]))
 
 
 def mean(runs: Sequence[Sequence[Result]]) -> list[Result]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import os
 import secrets
 import shutil
@@ -35,6 +36,7 @@ from simfl.transport import flare
 POLL = 0.5  # seconds between two questions to the hub
 RETRIES = 3  # how often in a row a job may be lost without a new tree
 SETTLE = 10.0  # a lost party that the hub has heard of so long after the loss is taken in with a new job
+STALE = 25.0  # a site says every ten seconds that it is there: who is so far behind the others is not
 WAIT_FOR_SITES = 120.0
 
 
@@ -292,10 +294,12 @@ def _await_sites(
     until = time.monotonic() + max(WAIT_FOR_SITES, study.patience)
     soon = time.monotonic() + study.patience
     while True:
-        missing = [party for party in study.parties if party not in submitter.heard()]
+        check()
+        heard = submitter.heard()
+        latest = max(heard.values(), default=0.0)
+        missing = [party for party in study.parties if heard.get(party, -math.inf) < latest - STALE]
         if not missing or (len(study.parties) - len(missing) >= least and time.monotonic() > soon):
             return
-        check()
         progress.enter(f"waiting for {', '.join(missing)} to connect")
         if time.monotonic() > until:
             raise EngineError(

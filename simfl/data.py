@@ -1,6 +1,6 @@
-"""From the tables that people have (NumPy, pandas, scipy.sparse) to the arrays that SimFL works on.
+"""From the tables that people have (data frames, NumPy, scipy.sparse) to the arrays that SimFL works on.
 
-Rows become float32, as in XGBoost, dense or CSR.
+Rows become float32, as in XGBoost, dense or CSR; data frames are read through a `schema`.
 A table that cannot be used is refused; `who` names it in the message ("Party 'north'").
 """
 
@@ -15,22 +15,38 @@ from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Table
 from simfl.errors import DataError
+from simfl.schema import Schema, as_arrow
 
 
-def as_table(X: Any, who: str) -> tuple[Table, list[str] | None]:
-    """The rows as float32, dense or CSR, and the names of the columns where there are any."""
-    columns = None
-    if isinstance(X, pd.DataFrame):
-        columns = [str(c) for c in X.columns]
-        check_names(columns, who)
-        X = _frame_to_numbers(X, who)
-    table: Any = _as_csr(X, who) if sparse.issparse(X) else _as_dense(X, who)
+def as_table(X: Any, who: str, schema: Schema | None = None) -> tuple[Table, Schema | None]:
+    """The rows as float32, dense or CSR, and their schema where the columns have names.
+
+    A data frame is read through the given schema, or through the one that it suggests by itself.
+    """
+    frame = None if sparse.issparse(X) else as_arrow(X, who)
+    if frame is not None:
+        if not frame.column_names:
+            raise DataError(f"{who} has no features. Check how its table was read.")
+        schema = schema or Schema.propose(frame, who)
+        table: Any = schema.encode(frame, who)
+    else:
+        table = _as_csr(X, who) if sparse.issparse(X) else _as_dense(X, who)
+        _check_fits(table.shape[1], schema, who)
     if table.shape[0] == 0:
         raise DataError(f"{who} has no rows. Leave it out, or check how its table was read.")
     if table.shape[1] == 0:
         raise DataError(f"{who} has no features. Check how its table was read.")
     _refuse_infinite(table.data if sparse.issparse(table) else table, who)
-    return table, columns
+    return table, schema
+
+
+def _check_fits(n_columns: int, schema: Schema | None, who: str) -> None:
+    if schema is None:
+        return
+    if schema.has_categories:
+        raise DataError(f"{who} has columns without names, and the schema has categories. Give a data frame.")
+    if len(schema.columns) != n_columns:
+        raise DataError(f"{who} has {n_columns} columns, the schema {len(schema.columns)}: {schema.names[:30]}.")
 
 
 def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
@@ -109,17 +125,6 @@ def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
     return numbers.astype(np.float32)
 
 
-def _frame_to_numbers(frame: pd.DataFrame, who: str) -> AnyArray:
-    for name, dtype in frame.dtypes.items():
-        number = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
-        if not (number or pd.api.types.is_bool_dtype(dtype)):
-            raise DataError(
-                f"Column {str(name)!r} of {who[:1].lower()}{who[1:]} holds {dtype}, not numbers. "
-                "Encode it first (for example with pandas.get_dummies, with the same columns at every party)."
-            )
-    return frame.to_numpy(dtype=np.float32, na_value=np.nan)
-
-
 def _as_dense(X: Any, who: str) -> Floats:
     try:
         values = np.asarray(X)
@@ -148,13 +153,3 @@ def _refuse_infinite(values: AnyArray, who: str) -> None:
         raise DataError(
             f"{who} has infinite values (or values beyond float32). Replace them; NaN stands for a missing value."
         )
-
-
-def check_names(columns: list[str], who: str) -> None:
-    """Refuse names of features that XGBoost would refuse."""
-    strange = [c for c in columns if any(sign in c for sign in "[]<")]
-    if strange:
-        raise DataError(f"{who} has column names with a sign that XGBoost refuses ([, ] or <): {strange}. Rename them.")
-    repeated = sorted({c for c in columns if columns.count(c) > 1})
-    if repeated:
-        raise DataError(f"{who} has several columns named {repeated}. Rename them.")

@@ -33,6 +33,10 @@ class ProtocolError(SimFLError):
     """A message came that does not fit the state of the run, or is not a message at all."""
 
 
+class MissingExtraError(SimFLError, ImportError):
+    """A package is missing that comes with an extra of simfl."""
+
+
 class FileError(SimFLError, OSError):
     """A file is missing, unreadable or not what it should be."""
 

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -21,12 +23,14 @@ from sklearn.utils.validation import (
 )
 
 from simfl.arrays import AnyArray
+from simfl.callbacks import default_callbacks
 from simfl.errors import DataError
 from simfl.federation import train
 from simfl.model import Model
 from simfl.params import defaults, documented, refuse_unknown
 from simfl.partition import by_column
 from simfl.party import Party
+from simfl.schema import Schema, as_arrow
 
 _DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
 
@@ -57,22 +61,40 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         # No weights are weights of one, so that a row of weight two gives exactly the model of that row twice.
         weight = _check_sample_weight(sample_weight, X, dtype=np.float32)
         columns = getattr(self, "feature_names_in_", None)
-        members = [
-            Party(
-                name,
-                X[rows],
-                y[rows],
-                sample_weight=weight[rows],
-                columns=None if columns is None else columns.tolist(),
-            )
-            for name, rows in _rows_of_parties(parties, len(y)).items()
-        ]
-        self.model_ = train(members, callbacks=[], objective=objective, **self.get_params())
+        names = None if columns is None else columns.tolist()
+        members = []
+        for name, rows in _rows_of_parties(parties, len(y)).items():
+            members.append(Party(name, X[rows], y[rows], sample_weight=weight[rows], columns=names))
+            if self.schema_ is not None:
+                members[-1].schema = self.schema_  # the rows have been read through it
+        callbacks = default_callbacks(self.get_params()["verbose"] or 0)
+        self.model_ = train(members, callbacks=callbacks, objective=objective, **self.get_params())
         return self
+
+    def _check_fit(self, X: Any, y: Any, **numeric: bool) -> tuple[Any, AnyArray]:
+        """Rows and labels as scikit-learn checks them; a frame with categories is read through its schema first."""
+        self.schema_ = _schema_of(X)
+        rows = X if self.schema_ is None else self.schema_.encode(X, "The table")
+        rows, labels = validate_data(self, rows, y, **_ACCEPTED, **numeric)
+        if self.schema_ is not None:
+            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
+        return rows, labels
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, **_ACCEPTED)
+        return X if self.schema_ else validate_data(self, X, reset=False, **_ACCEPTED)
+
+
+def _schema_of(X: Any) -> Schema | None:
+    """The schema of a frame with categories; other tables are scikit-learn's business."""
+    frame = None if sparse.issparse(X) else as_arrow(X, "The table")
+    if frame is None or all(_is_plain(field.type) for field in frame.schema):
+        return None
+    return Schema.propose(frame, "The table")
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 _ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
@@ -104,7 +126,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None) -> Self:
         """Train; `parties` labels the rows."""
-        X, y = validate_data(self, X, y, **_ACCEPTED)
+        X, y = self._check_fit(X, y)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -135,7 +157,7 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None) -> Self:
         """Train; `parties` labels the rows."""
-        X, y = validate_data(self, X, y, y_numeric=True, **_ACCEPTED)
+        X, y = self._check_fit(X, y, y_numeric=True)
         return self._fit(X, y, parties, sample_weight, "reg:squarederror")
 
     def predict(self, X: Any) -> AnyArray:

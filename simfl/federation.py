@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from simfl import hub
 from simfl import model as models
-from simfl.callbacks import Callback, SearchBar, default_callbacks
+from simfl.callbacks import Callback, SearchBar, TreeRecord, default_callbacks
 from simfl.errors import DataError, FileError, ParameterError
 from simfl.model import Model, write_whole
 from simfl.params import (
@@ -87,7 +88,7 @@ class Preparation:
         transport = gather(parties, about.params.n_jobs)
         members = list(transport.handlers.values())
         for number, member in enumerate(members):
-            member.recall(folder / f"party-{number}.npz", about.params.validation_fraction, about.seed)
+            member.recall(folder / f"party-{number}.npz", about.params.validation_fraction, about.seed, about.schema)
         return cls(members, about, transport)
 
 
@@ -132,13 +133,18 @@ def _entrust(members: Sequence[Party], random_state: int | None) -> None:
 
 @documented(NAMES)
 def train(
-    parties: Iterable[Party] | Preparation, *, callbacks: Sequence[Callback] | None = None, **params: Any
+    parties: Iterable[Party] | Preparation,
+    *,
+    callbacks: Sequence[Callback] | None = None,
+    init_model: Model | None = None,
+    **params: Any,
 ) -> Model:
     """Train one model over all parties.
 
     Takes parties, or a preparation (`prepare`) to skip stage 1. Parameters are those of
     `simfl.params.PrepareParams` and `simfl.params.TrainParams`; with a preparation only the latter. `callbacks`: None
-    shows a progress bar at a terminal; an empty list shows nothing.
+    shows a progress bar at a terminal (or what `verbose` says); an empty list shows nothing. `init_model`: an earlier
+    model to go on from; `n_trees` are then added to its trees.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -147,6 +153,16 @@ def train(
     >>> model.n_trees, (model.predict(X) == y).mean() > 0.95
     (10, np.True_)
     """
+    return train_and_keep(parties, callbacks, params, init_model)[0]
+
+
+def train_and_keep(
+    parties: Iterable[Party] | Preparation,
+    callbacks: Sequence[Callback] | None,
+    params: dict[str, Any],
+    init_model: Model | None = None,
+) -> tuple[Model, Preparation]:
+    """The same, and the preparation that it was trained on."""
     if isinstance(parties, Preparation):
         ready = parties
         _refuse_prepared(params, ready.about.params.recipe)
@@ -158,17 +174,41 @@ def train(
     checked = train_params(**params)
     ready.transport.share(checked.n_jobs)
     before = ready.transport.traffic.copy()
-    callbacks = default_callbacks() if callbacks is None else callbacks
-    training = hub.train(ready.transport, ready.about, checked, callbacks)
+    callbacks = default_callbacks(checked.verbose) if callbacks is None else callbacks
+    earlier = _earlier(init_model, checked.turns, len(ready.about.parties)) if init_model else None
+    training = hub.train(ready.transport, ready.about, checked, callbacks, earlier=earlier)
     traffic = ready.transport.traffic.since(before if isinstance(parties, Preparation) else None)
-    return models.build(
-        training.rounds,
+    gain = np.sum(training.gains, axis=0).tolist() if training.gains else None
+    history = training.history
+    if init_model is not None:
+        history = [*init_model.history, *(_later(r, init_model.n_trees) for r in history)]
+    model = models.build(
+        [*(earlier.rounds if earlier else []), *training.rounds],
         training.base_score,
         objective=checked.objective,
         n_features=ready.about.n_features,
-        columns=ready.about.columns,
-        about={"classes": training.classes, "history": training.history, "traffic": traffic},
+        schema=ready.about.schema,
+        about={"classes": training.classes, "history": history, "traffic": traffic, "gain": gain},
     )
+    return model, ready
+
+
+def _earlier(model: Model, turns: str, n_parties: int) -> hub.Earlier:
+    """The model that a training goes on from. XGBoost wants as many trees in every round."""
+    earlier = hub.Earlier(**models.dissect(model))
+    outputs = len(earlier.base_score)
+    trees = {len(trees) // outputs for trees in earlier.rounds}
+    wanted = n_parties if turns == "all" else 1
+    if trees - {wanted}:
+        raise ParameterError(
+            f"init_model has {max(trees)} trees in a round, this training would add {wanted}. "
+            "Use the same turns and parties."
+        )
+    return earlier
+
+
+def _later(record: TreeRecord, rounds: int) -> TreeRecord:
+    return msgspec.structs.replace(record, round=record.round + rounds)
 
 
 def _refuse_prepared(params: dict[str, Any], recipe: str) -> None:

@@ -1,12 +1,15 @@
 """Reading tables from files: CSV, Parquet and LIBSVM.
 
-For trying SimFL out on one file that is then split into parties. Text columns become one yes/no column per value.
+For trying SimFL out on one file that is then split into parties, and for predicting the rows of a file.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,50 +19,101 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_svmlight_file
 
-from simfl.arrays import AnyArray, Table
+from simfl.arrays import AnyArray
 from simfl.errors import DataError, FileError
-
-MOST_VALUES = 100  # of a text column: more look like names or free text
+from simfl.model import Model, write_whole
+from simfl.schema import Expansion, Schema
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows, labels, column names, the column to split by (where asked for) and what was done on the way."""
+    """Rows (a pandas frame or CSR), labels, the schema of a frame and the column to split by, where asked for."""
 
-    X: Table
+    X: Any
     y: AnyArray
-    columns: list[str] | None
-    by: AnyArray | None
-    notes: list[str]
-    n_original: int  # columns before text became yes/no columns
+    schema: Schema | None = None
+    by: AnyArray | None = None
+
+    def rows(self, numbers: AnyArray) -> tuple[Any, AnyArray]:
+        """Some of the rows with their labels."""
+        X = self.X.iloc[numbers] if isinstance(self.X, pd.DataFrame) else self.X[numbers]
+        return X, self.y[numbers]
+
+    @property
+    def n_features(self) -> int:
+        """How many columns there are."""
+        return int(self.X.shape[1])
+
+    @property
+    def expanded(self) -> Any:
+        """The rows as numbers, with a 0/1 column for every level of a category."""
+        if self.schema is None or not self.schema.has_categories:
+            return self.X
+        columns = [
+            f"{c.name}={level}" if c.levels else c.name for c in self.schema.columns for level in c.levels or ("",)
+        ]
+        rows = Expansion(self.schema.n_levels).expand(self.schema.encode(self.X))
+        return pd.DataFrame(rows, columns=columns)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is worth knowing about the columns."""
+        columns = self.schema.columns if self.schema else ()
+        found = [f"{c.name} ({len(c.levels)} levels)" for c in columns if c.kind == "category"]
+        return [f"categories: {', '.join(found)}"] if found else []
+
+
+def read(path: Path, label: str | None = None, by: str | None = None, drop: Sequence[str] = ()) -> Dataset:
+    """Read a file with labels; its ending or its first line tells the format."""
+    if _find(path) == "libsvm":
+        return _read_libsvm(path, by)
+    return _from_frame(read_frame(path), path, label, by, drop)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """A CSV or Parquet file as it is."""
-    if not path.is_file():
-        raise FileError(f"There is no file {path}. Check the name and the folder ({Path.cwd()}).")
-    try:
-        return pd.read_parquet(path) if _kind(path) == "parquet" else pd.read_csv(path, sep=_separator(path))
-    except (OSError, ValueError, UnicodeDecodeError, pd.errors.ParserError) as error:
-        raise FileError(f"{path} cannot be read: {_first_line(error)}.") from None
+    """Read a CSV or Parquet file as it is."""
+    kind = _find(path)
+    if kind == "libsvm":
+        raise DataError(f"{path} is a LIBSVM file, whose columns have no names. Give a CSV or Parquet file.")
+    with _reading(path):
+        frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, sep=_separator(path))
+    return frame.rename(columns=str)
 
 
-def read(path: Path, label: str | None = None, by: str | None = None) -> Dataset:
-    """Read a file; its ending or its first line tells the format."""
+def predictions(model: Model, frame: pd.DataFrame) -> pd.DataFrame:
+    """The prediction of every row and, for classes, the probability of each."""
+    found = {"prediction": model.predict(frame)}
+    if model.classes is not None:
+        p = model.predict_proba(frame)
+        found |= {f"probability of {label}": p[:, place] for place, label in enumerate(model.classes.tolist())}
+    return pd.DataFrame(found)
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a CSV or Parquet file, by its ending."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise FileError(f"The file for the predictions must end in .csv or .parquet, not {path.name!r}.")
+    buffer = io.BytesIO()
+    frame.to_csv(buffer, index=False) if path.suffix == ".csv" else frame.to_parquet(buffer)
+    write_whole(path, buffer.getvalue())
+
+
+def _find(path: Path) -> str:
     if path.is_dir():
         raise FileError(f"{path} is a folder. Give a CSV, Parquet or LIBSVM file.")
     if not path.is_file():
         raise FileError(f"There is no file {path}. Check the name and the folder ({Path.cwd()}).")
+    with _reading(path):
+        return _kind(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What goes wrong while a file is read is told in one sentence."""
     try:
-        kind = _kind(path)
-        if kind == "libsvm":
-            return _read_libsvm(path, by)
-        frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, sep=_separator(path))
+        yield
     except (OSError, ValueError, UnicodeDecodeError, pd.errors.ParserError) as error:
-        if isinstance(error, FileError | DataError):
-            raise
         raise FileError(f"{path} cannot be read: {_first_line(error)}.") from None
-    return _from_frame(frame, path, label, by)
 
 
 def _kind(path: Path) -> str:
@@ -99,53 +153,31 @@ def _separator(path: Path) -> str:
 def _read_libsvm(path: Path, by: str | None) -> Dataset:
     if by is not None:
         raise DataError(f"{path} is a LIBSVM file, whose columns have no names: --by cannot be used with it.")
-    X, y = load_svmlight_file(str(path), dtype=np.float32)
+    with _reading(path):
+        X, y = load_svmlight_file(str(path), dtype=np.float32)
     labels = y.astype(np.int64) if np.all(y == np.round(y)) else y
-    return Dataset(X.tocsr(), labels, None, None, [], X.shape[1])
+    return Dataset(X.tocsr(), labels)
 
 
-def _from_frame(frame: pd.DataFrame, path: Path, label: str | None, by: str | None) -> Dataset:
-    for option, name in (("--label", label), ("--by", by)):
-        if name is None and option == "--label":
-            raise DataError(f"Say which column of {path} is the label: --label COLUMN. {_columns(frame)}")
+def _from_frame(frame: pd.DataFrame, path: Path, label: str | None, by: str | None, drop: Sequence[str]) -> Dataset:
+    if label is None:
+        raise DataError(f"Say which column of {path} is the label: --label COLUMN. {_columns(frame)}")
+    for option, name in (("--label", label), ("--by", by), *(("--drop", name) for name in drop)):
         if name is not None and name not in frame.columns:
             raise DataError(f"{path} has no column {name!r} ({option}). {_columns(frame)}")
     missing = int(frame[label].isna().sum())
     if missing:
         raise DataError(f"{path} has {missing} rows without a label in column {label!r}. Drop or fill them first.")
-    groups = None if by is None else frame[by].astype(str).to_numpy()
     if frame.empty:
         raise DataError(f"{path} has no rows below its header.")
-    original = frame.drop(columns=[c for c in (label, by) if c is not None])
-    features, notes = _encode(original)
-    X, y = features.to_numpy(dtype=np.float32), frame[label].to_numpy()
-    return Dataset(X, y, list(features.columns), groups, notes, original.shape[1])
+    features = frame.drop(columns=[c for c in {label, by, *drop} if c is not None])
+    groups = None if by is None else frame[by].astype(str).to_numpy()
+    return Dataset(features, frame[label].to_numpy(), Schema.propose(features, path.name), groups)
 
 
 def _columns(frame: pd.DataFrame) -> str:
     names = [str(c) for c in frame.columns]
     return f"Its columns are: {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}."
-
-
-def _encode(features: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    features = features.rename(columns=str)
-    text = [c for c in features.columns if not pd.api.types.is_numeric_dtype(features[c])]
-    for column in text:
-        try:
-            n_values = features[column].nunique()
-        except TypeError:
-            raise DataError(
-                f"Column {column!r} holds lists or other structures. Drop it, or split it up first."
-            ) from None
-        if n_values > MOST_VALUES:
-            raise DataError(
-                f"Column {column!r} has {n_values} different texts. Drop it, or turn it into numbers first."
-            )
-    if not text:
-        return features, []
-    encoded: Any = pd.get_dummies(features, columns=text, dtype=np.float32)
-    added = encoded.shape[1] - features.shape[1] + len(text)
-    return encoded, [f"{len(text)} text columns became {added} yes/no columns"]
 
 
 def _first_line(error: Exception) -> str:

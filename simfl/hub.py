@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,20 +21,21 @@ import numpy as np
 from simfl import matching
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
-from simfl.callbacks import Callback, TreeRecord
+from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.errors import DataError, ParameterError, PartyLost, PrivacyError, PrivacyWarning, ProtocolError
 from simfl.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
 from simfl.meeting import have_a_secret, meet
-from simfl.params import PrepareParams, TrainParams
+from simfl.params import PrepareParams, TrainParams, with_numbers
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.privacy.guard import about_two_parties, check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.privacy.wide import WIDE_WORDS, from_words, to_wide, wide_total
+from simfl.schema import Column, Expansion, Schema, agree
 from simfl.training.groups import SPREAD
 from simfl.training.losses import LOSSES
-from simfl.training.pruning import prune
+from simfl.training.pruning import gain_of_features, keep_all, prune
 from simfl.training.schedule import TURNS
 from simfl.training.trees import Tree, valued
 from simfl.transport.base import Transport
@@ -47,7 +48,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     n_rows: list[int]
     n_validation_rows: list[int]
     n_features: int
-    columns: list[str] | None
+    schema: Schema | None  # where the columns have names
     seed: int
     params: PrepareParams
     n_hashes: int
@@ -70,12 +71,13 @@ def prepare(transport: Transport, params: PrepareParams, progress: Progress | No
     hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": None, "equal_hashes": {}, "most_uses": {}}
     if len(described) > 1 and params.n_neighbors:
         hashing = _find_similar_rows(transport, params, seed, described, progress)
+    logger.info("Stage 1 is done: %d parties, %d hash values per row", len(described), hashing["n_hashes"])
     return Prepared(
         parties=list(described),
         n_rows=[d.n_rows for d in described.values()],
         n_validation_rows=[d.n_validation_rows for d in described.values()],
         n_features=first.n_features,
-        columns=first.columns,
+        schema=Schema(tuple(first.columns)) if first.columns else None,
         seed=seed,
         params=params,
         seconds=time.perf_counter() - begun,
@@ -96,7 +98,24 @@ def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str
         with _sent_by(party):
             _refuse_unless(reply.n_rows > 0, "a table without rows")
     check_same_form(replies)
-    return replies
+    return _settle(transport, replies)
+
+
+def _settle(transport: Transport, described: dict[str, msg.Description]) -> dict[str, msg.Description]:
+    """Agree on the order of the columns and on the levels of categories; tell those who have it otherwise."""
+    own = {party: Schema(tuple(d.columns)) for party, d in described.items() if d.columns is not None}
+    if not own:
+        return described
+    agreed = agree(own)
+    question = msg.Settle(columns=list(agreed.columns))
+    _ask_each(transport, {party: question for party, schema in own.items() if schema != agreed}, msg.Settled)
+    return {party: msgspec.structs.replace(d, columns=list(agreed.columns)) for party, d in described.items()}
+
+
+def settle(transport: Transport, schema: Schema | None) -> None:
+    """Have everybody read its table through the schema that was agreed on."""
+    if schema is not None:
+        _ask_all(transport, msg.Settle(columns=list(schema.columns)), msg.Settled)
 
 
 def check_same_form(described: Mapping[str, msg.Description]) -> None:
@@ -104,11 +123,9 @@ def check_same_form(described: Mapping[str, msg.Description]) -> None:
     name, first = next(iter(described.items()))
     wrong = []
     for other, d in described.items():
-        if d.columns is not None and first.columns is not None and d.columns != first.columns:
-            missing = [c for c in first.columns if c not in d.columns]
-            extra = [c for c in d.columns if c not in first.columns]
-            facts = [f"missing: {missing}"] * bool(missing) + [f"extra: {extra}"] * bool(extra)
-            wrong.append(f"{other!r} ({'; '.join(facts) or 'the same columns in another order'})")
+        facts = _other_names(first.columns, d.columns)
+        if facts:
+            wrong.append(f"{other!r} ({facts})")
         elif d.n_features != first.n_features:
             wrong.append(f"{other!r} ({d.n_features} features, not {first.n_features})")
         elif d.is_sparse != first.is_sparse:
@@ -118,8 +135,17 @@ def check_same_form(described: Mapping[str, msg.Description]) -> None:
     if wrong:
         raise DataError(
             f"These parties have other columns than {name!r}: {', '.join(wrong)}. "
-            "Give every party the same columns in the same order, all dense or all sparse."
+            "Give every party the same columns, all dense or all sparse; without names also in the same order."
         )
+
+
+def _other_names(first: list[Column] | None, own: list[Column] | None) -> str:
+    """Which names are missing and which are extra, in words."""
+    if first is None or own is None:
+        return ""
+    names, others = [c.name for c in own], [c.name for c in first]
+    missing, extra = [c for c in others if c not in names], [c for c in names if c not in others]
+    return "; ".join([f"missing: {missing}"] * bool(missing) + [f"extra: {extra}"] * bool(extra))
 
 
 class _Masks:
@@ -176,7 +202,8 @@ def _find_similar_rows(
     blind, masks = params.matching == "blind", _masks(transport, params)
     if blind and not masks.on and not have_a_secret(described):
         meet(transport)
-    scale = _scale(transport, params, d, sum(r.n_rows for r in described.values()), masks)
+    expansion = _expansion(next(iter(described.values())))
+    scale = _scale(transport, params, expansion, sum(r.n_rows for r in described.values()), masks)
     bucket_width = params.bucket_width or scale.norm / 2 or 1.0
     # Step 2: every party hashes its rows.
     question = msg.Hash(
@@ -201,12 +228,19 @@ def _find_similar_rows(
     return found | _match(transport, hashes, params, seed)
 
 
-def _scale(transport: Transport, params: PrepareParams, d: int, n_rows: int, masks: _Masks) -> Scale:
+def _expansion(described: msg.Description) -> Expansion:
+    """How every party lays its columns out for hashing. The condition L < d counts the columns before that."""
+    columns = described.columns
+    return Expansion(Schema(tuple(columns)).n_levels if columns else np.zeros(described.n_features, dtype=np.int32))
+
+
+def _scale(transport: Transport, params: PrepareParams, expansion: Expansion, n_rows: int, masks: _Masks) -> Scale:
+    d = expansion.width
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
     found = _total_moments(transport, d, masks)
     if params.scale == "standard":
-        return common_scale([found], n_rows)
+        return common_scale([found], n_rows, expansion.groups)
     return Scale(np.zeros(d), np.ones(d), math.sqrt(float(found.squares.sum()) / n_rows))
 
 
@@ -282,6 +316,17 @@ def _match_blindly(
 # --- stage 2 ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """A finished model that a training goes on from."""
+
+    objective: str
+    classes: list[Any] | None
+    base_score: Doubles
+    rounds: list[list[Tree]]
+    schema: Schema | None
+
+
 @dataclass
 class Training:
     """What a training leaves behind: the trees and how they came about."""
@@ -292,6 +337,8 @@ class Training:
     base_score: Doubles
     rounds: list[list[Tree]] = field(default_factory=list)
     history: list[TreeRecord] = field(default_factory=list)
+    gains: list[Doubles] = field(default_factory=list)  # per round and feature: what its splits gained for all parties
+    earlier: list[msg.AdoptedTree] = field(default_factory=list)  # trees that it goes on from
     best_round: int | None = None
     neighbours: matching.Neighbours | None = None  # with fresh ids: the similar rows, as the hub knows them
     masks: _Masks = field(default_factory=_Masks)
@@ -330,19 +377,25 @@ def train(
     callbacks: Sequence[Callback] = (),
     journal: Journal | None = None,
     min_parties: int | None = None,
+    earlier: Earlier | None = None,
 ) -> Training:
-    """Stage 2: grow the trees, one after the other.
+    """Stage 2: grow the trees, one after the other, from nothing or from an earlier model on.
 
     With a journal, the training goes on where the journal ends, and it survives the loss of parties as long as
     `min_parties` are there (None: all of them).
     """
     _check_early_stopping(prepared, params)
+    params = with_numbers(params, prepared.schema.names if prepared.schema else None, prepared.n_features)
+    _check_constraints(prepared, params)
+    logger.info(
+        "Training begins: %d trees over %d parties, %s", params.n_trees, len(prepared.parties), params.objective
+    )
     seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
     if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
         params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
     if not prepared.most_uses:  # no similar rows, none to be found anew
         params = msgspec.structs.replace(params, rematch=0)
-    training = _begin(transport, prepared, params, seed, journal)
+    training = _begin(transport, prepared, params, seed, journal, earlier)
     watch = _Watch(training, transport, callbacks, journal)
     try:
         while not _grow_with(transport, training, watch, seed, min_parties):
@@ -355,6 +408,8 @@ def train(
 def _grow_with(transport: Transport, training: Training, watch: _Watch, seed: int, min_parties: int | None) -> bool:
     """Grow until the end, or until a party is lost or comes back. True: it is finished."""
     try:
+        if watch.journal is not None:
+            settle(transport, training.prepared.schema)  # whoever was started anew has its own order of columns
         exponents = _start(transport, training, seed)
         if watch.journal is not None:
             _replay(transport, training, exponents, watch, seed)
@@ -394,8 +449,8 @@ def _grow_all(transport: Transport, training: Training, exponents: _Exponents, w
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
-        trees, previous = _value(transport, grown, number, params, exponents, prepared.n_features, masks)
-        watch.built(turn, names, trees, grown, previous)
+        trees, previous, gains = _value(transport, grown, number, params, exponents, prepared.n_features, masks)
+        watch.built(turn, names, trees, grown, previous, gains)
     last = msg.Finish(round=len(training.rounds), previous=previous, mask=training.masks.next())
     finished = _ask_all(transport, last, msg.Finished)
     watch.scored([reply.scores for reply in finished.values()])
@@ -418,14 +473,41 @@ def _check_early_stopping(prepared: Prepared, params: TrainParams) -> None:
         )
 
 
+def _check_constraints(prepared: Prepared, params: TrainParams) -> None:
+    columns = prepared.schema.columns if prepared.schema else ()
+    wrong = [c.name for c, s in zip(columns, params.monotone_constraints or [], strict=False) if s and c.levels]
+    if wrong:
+        raise ParameterError(f"monotone_constraints cannot bind categories: {wrong} have no order.")
+
+
+def _check_earlier(earlier: Earlier, prepared: Prepared, params: TrainParams, classes: list[Any] | None) -> None:
+    if earlier.objective != params.objective:
+        raise ParameterError(f"init_model was trained with {earlier.objective!r}, not {params.objective!r}.")
+    if earlier.schema != prepared.schema:
+        raise DataError(
+            "The parties do not have the columns and levels of init_model. Give every party schema=model.schema."
+        )
+    strange = [c for c in classes or [] if c not in (earlier.classes or [])]
+    if strange:
+        raise DataError(f"init_model does not know these classes: {strange}.")
+
+
 def _begin(
-    transport: Transport, prepared: Prepared, params: TrainParams, seed: int, journal: Journal | None
+    transport: Transport,
+    prepared: Prepared,
+    params: TrainParams,
+    seed: int,
+    journal: Journal | None,
+    earlier: Earlier | None,
 ) -> Training:
     """Classes and start value, from the labels or from the journal of a training that already began."""
     _advise(transport, params)
     began = next(iter(journal.of(Began)), None) if journal else None
     if began is None or set(transport.parties) == set(prepared.parties):
         classes, base_score = labels(transport, params, _masks(transport, params))
+        if earlier is not None:
+            _check_earlier(earlier, prepared, params, classes)
+            classes, base_score = earlier.classes, earlier.base_score
         now = Began(params=params, seed=seed, classes=classes, base_score=base_score.tolist())
         if began is not None and began != now:
             raise DataError(
@@ -434,7 +516,7 @@ def _begin(
             )
         if began is None and journal is not None:
             journal.append(now)
-        return Training(prepared, params, classes, base_score)
+        return Training(prepared, params, classes, base_score, earlier=_trees_of(earlier))
     return Training(prepared, params, began.classes, np.array(began.base_score))
 
 
@@ -458,6 +540,7 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
         n_parties=len(transport.parties),
         mean=msg.pack(scale.mean) if scale else None,
         deviation=msg.pack(scale.deviation) if scale else None,
+        earlier=training.earlier,
     )
     started = _ask_all(transport, question, msg.Started)
     for party, reply in started.items():
@@ -469,12 +552,21 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
     return exponents
 
 
+def _trees_of(earlier: Earlier | None) -> list[msg.AdoptedTree]:
+    return [
+        msg.AdoptedTree(values=msg.pack(tree.value[tree.leaves]), structure=msg.tree_to_message(tree))
+        for trees in (earlier.rounds if earlier else [])
+        for tree in trees
+    ]
+
+
 def _cut_scale(transport: Transport, training: Training) -> Scale | None:
     """Where the grid of shared cut points lies."""
     if training.params.cuts != "shared":
         return None
-    found = _total_moments(transport, training.prepared.n_features, training.masks)
-    return common_scale([found], sum(training.prepared.n_rows))
+    prepared = training.prepared
+    levels = prepared.schema.n_levels if prepared.schema else np.zeros(prepared.n_features, dtype=np.int32)
+    return common_scale([_total_moments(transport, Expansion(levels).width, training.masks)], sum(prepared.n_rows))
 
 
 ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
@@ -746,8 +838,8 @@ def _value(
     exponents: _Exponents,
     n_features: int,
     masks: _Masks,
-) -> tuple[list[Tree], list[msg.AdoptedTree]]:
-    """The finished trees, and what the parties have to be told of them."""
+) -> tuple[list[Tree], list[msg.AdoptedTree], Doubles | None]:
+    """The finished trees, what the parties are told of them, and what each feature gained where that is known."""
     structures = [structure for reply in grown for structure in reply.trees]
     trees = [msg.tree_from_message(structure, n_features) for structure in structures]
     step = shared_step(params.learning_rate, len(grown))
@@ -756,7 +848,7 @@ def _value(
         values = [step * msg.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
         valued_trees = [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)]
         adopted = [msg.AdoptedTree(values=msg.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
-        return valued_trees, adopted
+        return valued_trees, adopted, None
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
     question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf, mask=masks.next())
     replies = _ask_all(transport, question, msg.LeafSums)
@@ -764,14 +856,22 @@ def _value(
         with _sent_by(party):
             _of_round(reply, number, party)
             _refuse_unless(len(reply.gradients) == len(reply.hessians) == len(trees), "sums of other trees")
-    finished, adopted = [], []
+    finished, adopted, gains = [], [], np.zeros(n_features)
     for i, tree in enumerate(trees):
         G = _leaf_total({p: r.gradients[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[0])
         H = _leaf_total({p: r.hessians[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[1])
-        final, leaf_values = prune(tree, G, H, params) if params.extra_depth else valued(tree, G, H, params)
+        final, leaf_values = _leaf_values(params)(tree, G, H, params)
+        gains += gain_of_features(tree, final, G, H, params, n_features)
         finished.append(final)
         adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
-    return finished, adopted
+    return finished, adopted, gains
+
+
+def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
+    """How the recipe turns the sums of all parties into leaf values."""
+    if params.extra_depth:
+        return prune
+    return keep_all if params.monotone_constraints else valued
 
 
 def shared_step(learning_rate: float, n_builders: int) -> np.float32:
@@ -821,6 +921,8 @@ class _Watch:
         if isinstance(entry, Grew):
             n_features = self.training.prepared.n_features
             self.training.rounds.append([_tree(finished, n_features) for finished in entry.trees])
+            if entry.gains is not None:
+                self.training.gains.append(np.array(entry.gains))
             self.turn, self.builder, self.absent = entry.turn + 1, ", ".join(entry.builders), entry.absent
         elif isinstance(entry, Scored):
             self.stopped = self._take(entry.record)
@@ -843,11 +945,14 @@ class _Watch:
         trees: list[Tree],
         grown: Sequence[msg.Grown],
         adopted: Sequence[msg.AdoptedTree],
+        gains: Doubles | None,
     ) -> None:
         """A round's trees are finished; their scores come with the next replies."""
         self.turn, self.builder = turn + 1, ", ".join(builders)
         self.absent = [party for party in self.training.prepared.parties if party not in self.transport.parties]
         self.training.rounds.append(trees)
+        if gains is not None:
+            self.training.gains.append(gains)
         if self.journal is not None:
             structures = [structure for reply in grown for structure in reply.trees]
             entry = Grew(
@@ -855,6 +960,7 @@ class _Watch:
                 turn=turn,
                 builders=builders,
                 absent=self.absent,
+                gains=None if gains is None else gains.tolist(),
                 adopted=[
                     msg.AdoptedTree(values=a.values, structure=s) for a, s in zip(adopted, structures, strict=True)
                 ],
@@ -930,6 +1036,7 @@ class _Watch:
         """The training, cut back to its best round where early stopping watched."""
         if self.training.best_round is not None:
             del self.training.rounds[self.training.best_round + 1 :]
+            del self.training.gains[self.training.best_round + 1 :]
         return self.training
 
 

@@ -49,6 +49,7 @@ class Grew(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     turn: int  # how many turns were taken or passed over before
     builders: list[str]
     absent: list[str]  # parties that had no part in it
+    gains: list[float] | None = None  # per feature: what its splits gained for all parties
     adopted: list[AdoptedTree]  # as the parties know the trees: unpruned, with structure and values
     trees: list[FinishedTree]
 

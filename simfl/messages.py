@@ -14,6 +14,7 @@ refused.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,6 +25,7 @@ from msgspec import Meta
 from simfl.arrays import AnyArray
 from simfl.errors import ProtocolError
 from simfl.params import Objective, TrainParams
+from simfl.schema import Column
 from simfl.training.trees import LEAF, Tree, children
 
 VERSION = 1  # of the protocol: parties of different versions refuse each other
@@ -60,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 # --- parts of messages -----------------------------------------------------------------------------------------------
 
 
-class TreeStructure(msgspec.Struct, frozen=True, kw_only=True):
+class TreeStructure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which feature is compared with which threshold, breadth first. No values, no statistics."""
 
     n_nodes: Nodes
@@ -68,6 +70,8 @@ class TreeStructure(msgspec.Struct, frozen=True, kw_only=True):
     feature: Array  # per split: the feature's number
     threshold: Array  # per split: smaller values go left
     default_left: bytes  # one bit per split: 1 if missing values go left
+    by_level: bytes = b""  # one bit per split: 1 where levels of a category are told apart; nothing if nowhere
+    goes_right: Array | None = None  # per such split one bit per level: 1 if it goes right
 
 
 class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +136,7 @@ class Description(Message, frozen=True, kw_only=True):
     n_rows: Count
     n_validation_rows: Count
     n_features: Features
-    columns: list[str] | None  # names, where the table has them
+    columns: list[Column] | None  # names, kinds and the levels of categories, where the table has names
     is_sparse: bool
     secret: bytes | None = None  # a digest of the secret that it has in common with the other parties, if it has one
 
@@ -172,6 +176,16 @@ class Met(Message, frozen=True, kw_only=True):
     sealed: dict[str, bytes]
 
 
+class Settle(Message, frozen=True, kw_only=True):
+    """Hub to party: this is what all parties agreed on. Bring your columns and levels into this order."""
+
+    columns: list[Column]
+
+
+class Settled(Message, frozen=True, kw_only=True):
+    """Leaves the party: nothing but that it is done."""
+
+
 # --- stage 1: preprocessing ------------------------------------------------------------------------------------------
 
 
@@ -182,7 +196,10 @@ class Measure(Message, frozen=True, kw_only=True):
 
 
 class FeatureMoments(Message, frozen=True, kw_only=True):
-    """Leaves the party: per feature the number of values, their sum and the sum of their squares, masked or not."""
+    """Leaves the party: per feature the number of values, their sum and the sum of their squares, masked or not.
+
+    A category has one 0/1 feature per level, so that its sums are how often each level occurs.
+    """
 
     counts: Array
     sums: Array
@@ -296,6 +313,7 @@ class Start(Message, frozen=True, kw_only=True):
     classes: list[ClassLabel] | None
     base_margin: Annotated[list[float], Meta(min_length=1, max_length=MOST_CLASSES)]
     remember: NHashes  # of how many last trees the leaves are to be kept, for a rematch
+    earlier: list[AdoptedTree] = []  # the trees of an earlier model that this training goes on from
     n_parties: Parties = 1  # whose sums are going to be added up
     mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
     deviation: Array | None = None
@@ -435,6 +453,7 @@ class Taken(Message, frozen=True, kw_only=True):
 Request = (
     Greet
     | Describe
+    | Settle
     | Introduce
     | Meet
     | Measure
@@ -456,6 +475,7 @@ Request = (
 Reply = (
     Greeting
     | Description
+    | Settled
     | Introduced
     | Met
     | FeatureMoments
@@ -556,7 +576,16 @@ def tree_to_message(tree: Tree) -> TreeStructure:
         feature=pack(tree.feature[inner]),
         threshold=pack(tree.threshold[inner]),
         default_left=np.packbits(tree.default_left[inner]).tobytes(),
+        **_levels_to_message(tree),
     )
+
+
+def _levels_to_message(tree: Tree) -> dict[str, Any]:
+    if tree.level_set is None or tree.goes_right is None:
+        return {}
+    sets = tree.level_set[tree.feature != LEAF]
+    used = tree.goes_right[sets[sets >= 0]]  # in the order of the splits
+    return {"by_level": np.packbits(sets >= 0).tobytes(), "goes_right": pack(np.packbits(used, axis=1))}
 
 
 @lru_cache(maxsize=64)  # in one process all parties get the same trees
@@ -581,7 +610,18 @@ def tree_from_message(message: TreeStructure, n_features: int) -> Tree:
     default_left = np.zeros(n, dtype=bool)
     feature[inner], threshold[inner] = split_feature, split_threshold
     default_left[inner] = _bits(message.default_left, n_splits)
-    return Tree(feature, threshold, default_left, children(feature), np.zeros(n, dtype=np.float32))
+    tree = Tree(feature, threshold, default_left, children(feature), np.zeros(n, dtype=np.float32))
+    return replace(tree, **_levels_from_message(message, inner, n_splits))
+
+
+def _levels_from_message(message: TreeStructure, inner: AnyArray, n_splits: int) -> dict[str, Any]:
+    if message.goes_right is None:
+        return {}
+    by_level = _bits(message.by_level, n_splits)
+    sets = unpack(message.goes_right, "u1", (int(by_level.sum()), None))
+    level_set = np.full(len(inner), -1, dtype=np.int32)
+    level_set[inner] = np.where(by_level, np.cumsum(by_level) - 1, -1)
+    return {"level_set": level_set, "goes_right": np.unpackbits(sets, axis=1).astype(bool)}
 
 
 def _bits(data: bytes, n: int) -> AnyArray:

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ import numpy as np
 import pandas as pd
 import xgboost as xgb
 
-from simfl.arrays import AnyArray, Doubles
+from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
-from simfl.data import as_table
+from simfl.data import as_labels, as_table, class_numbers
 from simfl.errors import DataError, FileError
-from simfl.training.trees import LEAF, Tree
+from simfl.schema import Column, Schema, xgboost_types
+from simfl.training.losses import LOSSES, Loss
+from simfl.training.trees import LEAF, Tree, all_trees
 
 _NO_PARENT = 2147483647
 ATTRIBUTE = "simfl"
@@ -34,6 +37,8 @@ class _About(msgspec.Struct, kw_only=True):
     classes: list[bool | int | float | str] | None
     history: list[TreeRecord]
     traffic: dict[str, dict[str, dict[str, int]]]
+    schema: Schema | None = None
+    gain: list[float] | None = None  # per feature, where the sums of all parties were known
 
 
 class Model:
@@ -45,6 +50,7 @@ class Model:
     classes : the class labels in the order of `predict_proba`'s columns; None for regression
     history : one record per boosting round: builder, metrics, bytes, seconds
     traffic : bytes per party, way ("sent", "received") and kind of message
+    schema : the columns, their kinds and levels, where the parties' tables had names
     """
 
     def __init__(self, booster: xgb.Booster, about: _About) -> None:
@@ -54,6 +60,7 @@ class Model:
         self.classes = None if about.classes is None else np.array(about.classes)
         self.history = about.history
         self.traffic = about.traffic
+        self.schema = about.schema
 
     @property
     def n_trees(self) -> int:
@@ -64,6 +71,15 @@ class Model:
     def n_bytes(self) -> int:
         """All bytes that were sent for it, both ways."""
         return sum(n for party in self.traffic.values() for way in party.values() for n in way.values())
+
+    @property
+    def gain(self) -> dict[str, float] | None:
+        """What the splits of each feature gained for all parties together; None where only the builder knew.
+
+        XGBoost's own importance by gain is not defined for these models: single nodes keep no statistics.
+        """
+        names = self.feature_names or [f"f{i}" for i in range(self.booster.num_features())]
+        return None if self._about.gain is None else dict(zip(names, self._about.gain, strict=True))
 
     @property
     def feature_names(self) -> list[str] | None:
@@ -89,18 +105,44 @@ class Model:
         return self._raw(X, output_margin=True)
 
     def _raw(self, X: Any, *, output_margin: bool = False) -> AnyArray:
-        names = self.feature_names
-        if names and isinstance(X, pd.DataFrame):
-            missing = [n for n in names if n not in X.columns]
-            if missing:
-                raise DataError(f"These columns are missing: {missing}. The model was trained with {names}.")
-            X = X[names]  # other columns, and another order, do no harm
-        table, _ = as_table(X, "The table to predict")
+        scores: AnyArray = self.booster.predict(self.matrix(X), output_margin=output_margin)
+        return scores
+
+    def matrix(self, X: Any) -> xgb.DMatrix:
+        """The rows as XGBoost's own matrix, checked against the columns that the model was trained with.
+
+        Other columns, and another order, do no harm; a level that was never seen counts as missing, with a warning.
+        """
+        table, found = as_table(X, "The table to predict", self.schema)
+        if found is not None and self.schema is None and found.has_categories:
+            raise DataError("The table to predict has text columns, and the model was trained on numbers only.")
         if table.shape[1] != self.booster.num_features():
             raise DataError(f"The table has {table.shape[1]} columns, the model {self.booster.num_features()}.")
-        matrix = xgb.DMatrix(table, feature_names=names)
-        scores: AnyArray = self.booster.predict(matrix, output_margin=output_margin)
-        return scores
+        return xgb.DMatrix(table, feature_names=self.feature_names, **xgboost_types(self.schema))
+
+    def adjusted(self, X: Any, y: Any) -> Model:
+        """The same trees with a start value that fits these rows: a party's own share of outcomes, or its own mean.
+
+        Where an outcome is more common at one party than at the others, the shared model is off by about a constant
+        there. One number per output, found from the party's own rows, mends it; nothing leaves the party for that.
+        """
+        margin = np.asarray(self.margins(X), dtype=np.float32).reshape(len(np.asarray(y)), -1)
+        labels = as_labels(y, len(margin), "The table")
+        numbers = (
+            labels.astype(np.float32)
+            if self.classes is None
+            else class_numbers(labels, self.classes.tolist(), "The table")
+        )
+        document = json.loads(self.booster.save_raw("json"))
+        learner = document["learner"]
+        loss = LOSSES[learner["objective"]["name"]]
+        old = np.array(json.loads(learner["learner_model_param"]["base_score"]), dtype=np.float64).reshape(-1)
+        new = loss.margin(np.broadcast_to(old, (margin.shape[1],))) + _shift(loss, margin, numbers)
+        scores = 1 / (1 + np.exp(-new)) if learner["objective"]["name"] == "binary:logistic" else new
+        learner["learner_model_param"]["base_score"] = json.dumps(scores.astype(np.float32).astype(float).tolist())
+        booster = xgb.Booster()
+        booster.load_model(bytearray(json.dumps(document).encode()))
+        return Model(booster, self._about)
 
     def save(self, path: str | os.PathLike[str], *, history: bool = True) -> None:
         """Write the model; the ending .json or .ubj decides the format, as in XGBoost.
@@ -110,9 +152,23 @@ class Model:
         target = check_target(path)
         booster = self.booster
         if not history:
-            about = _About(classes=self._about.classes, history=[], traffic={})
+            about = _About(
+                classes=self._about.classes, history=[], traffic={}, schema=self.schema, gain=self._about.gain
+            )
             booster = Model(booster.copy(), about).booster
         write_whole(target, bytes(booster.save_raw(target.suffix[1:])))
+
+
+def _shift(loss: Loss, margin: Floats, y: Floats) -> Doubles:
+    """What to add to the margins of every output so that the gradients of these rows add up to nothing.
+
+    Newton's method; one row's worth of doubt keeps the shift finite where a class does not occur.
+    """
+    shift = np.zeros(margin.shape[1])
+    for _ in range(50):
+        g, h = loss.gradients(margin + shift.astype(np.float32), y, None)
+        shift -= (g.sum(axis=0, dtype=np.float64) + shift) / (h.sum(axis=0, dtype=np.float64) + 1)
+    return shift
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -179,25 +235,49 @@ def build(
     *,
     objective: str,
     n_features: int,
-    columns: list[str] | None,
+    schema: Schema | None,
     about: dict[str, Any],
 ) -> Model:
     """A model of these trees."""
-    described = _About(**about)
+    described = _About(**about, schema=schema)
     booster = xgb.Booster()
-    booster.load_model(bytearray(json.dumps(_document(rounds, base_score, objective, n_features)).encode()))
-    booster.feature_names = columns
+    document = _document(rounds, base_score, objective, schema or Schema.of_numbers(map(str, range(n_features))))
+    booster.load_model(bytearray(json.dumps(document).encode()))
+    booster.feature_names = schema.names if schema else None
+    booster.feature_types = schema.feature_types if schema and schema.has_categories else None
     return Model(booster, described)
 
 
-def adopt(booster: xgb.Booster, classes: list[Any] | None, history: list[TreeRecord]) -> Model:
+def dissect(model: Model) -> dict[str, Any]:
+    """What a training needs to go on from a model: its objective, classes, start value, trees by round and schema."""
+    learner = json.loads(model.booster.save_raw("json"))["learner"]
+    classes = None if model.classes is None else model.classes.tolist()
+    n_outputs = len(classes or []) if learner["objective"]["name"] == "multi:softprob" else 1
+    start = np.array(json.loads(learner["learner_model_param"]["base_score"]), dtype=np.float64).reshape(-1)
+    bounds, trees = learner["gradient_booster"]["model"]["iteration_indptr"], all_trees(model.booster)
+    return {
+        "objective": learner["objective"]["name"],
+        "classes": classes,
+        "base_score": np.broadcast_to(start, (n_outputs,)),
+        "rounds": [trees[a:b] for a, b in pairwise(bounds)],
+        "schema": model.schema,
+    }
+
+
+def adopt(
+    booster: xgb.Booster, classes: list[Any] | None, history: list[TreeRecord], schema: Schema | None = None
+) -> Model:
     """A model of a booster that XGBoost trained by itself."""
-    return Model(booster, _About(classes=classes, history=history, traffic={}))
+    scores: dict[str, Any] = booster.get_score(importance_type="total_gain")
+    names = booster.feature_names or [f"f{i}" for i in range(booster.num_features())]
+    gain = [float(scores.get(name, 0.0)) for name in names]
+    return Model(booster, _About(classes=classes, history=history, traffic={}, schema=schema, gain=gain))
 
 
-def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, n_features: int) -> dict[str, Any]:
+def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, schema: Schema) -> dict[str, Any]:
     """XGBoost's own JSON of an empty model, with our trees put in."""
-    document: dict[str, Any] = _empty_model(objective, n_features, len(base_score))
+    n_features = len(schema.columns)
+    document: dict[str, Any] = _empty_model(objective, schema, len(base_score))
     learner = document["learner"]
     scores = ",".join(repr(float(np.float32(s))) for s in base_score)
     learner["learner_model_param"]["base_score"] = f"[{scores}]"
@@ -212,12 +292,23 @@ def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: 
     return document
 
 
-def _empty_model(objective: str, n_features: int, n_outputs: int) -> Any:
-    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1}
+def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Any:
+    """A model of XGBoost's own whose trees do not matter. It knows the levels, so that it reads frames by itself."""
+    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1, "max_depth": 1}
     if n_outputs > 1:
         params["num_class"] = n_outputs
-    rows = xgb.DMatrix(np.zeros((1, n_features), dtype=np.float32), label=np.zeros(1))
-    return json.loads(xgb.train(params, rows, num_boost_round=0).save_raw("json"))
+    row: Any = np.zeros((1, len(schema.columns)), dtype=np.float32)
+    if schema.has_categories:
+        row = pd.DataFrame({column.name: _one_value(column) for column in schema.columns})
+    rows = xgb.DMatrix(row, label=np.zeros(1), enable_categorical=True)
+    # XGBoost takes the levels over with the first tree.
+    return json.loads(xgb.train(params, rows, num_boost_round=int(schema.has_categories)).save_raw("json"))
+
+
+def _one_value(column: Column) -> Any:
+    if column.kind != "category":
+        return np.zeros(1, dtype=np.float32)
+    return pd.Categorical.from_codes([0], categories=pd.Index(column.levels, dtype=object))
 
 
 def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
@@ -243,13 +334,24 @@ def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
         "parents": parents.tolist(),
         "split_indices": np.where(inner, tree.feature, 0).tolist(),
         "split_conditions": np.where(inner, tree.threshold, tree.value).astype(np.float64).tolist(),
-        "split_type": [0] * n,
         "default_left": tree.default_left.astype(int).tolist(),
-        "categories": [],
-        "categories_nodes": [],
-        "categories_segments": [],
-        "categories_sizes": [],
+        **_categories(tree),
         "base_weights": [0.0] * n,
         "loss_changes": [0.0] * n,
         "sum_hessian": leaves.astype(np.float64).tolist(),
+    }
+
+
+def _categories(tree: Tree) -> dict[str, list[int]]:
+    """The splits by levels as XGBoost keeps them: per split the list of levels that go right."""
+    level_set = np.full(len(tree.feature), -1) if tree.level_set is None else tree.level_set
+    nodes = np.flatnonzero(level_set >= 0)
+    sets = [] if tree.goes_right is None else [np.flatnonzero(tree.goes_right[s]).tolist() for s in level_set[nodes]]
+    sizes = [len(levels) for levels in sets]
+    return {
+        "split_type": (level_set >= 0).astype(int).tolist(),
+        "categories": [level for levels in sets for level in levels],
+        "categories_nodes": nodes.tolist(),
+        "categories_segments": np.cumsum([0, *sizes])[:-1].tolist(),
+        "categories_sizes": sizes,
     }

@@ -130,6 +130,18 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     colsample_bylevel: Annotated[float, _is("share of the features used by a level", gt=0, le=1)] = 1.0
     colsample_bynode: Annotated[float, _is("share of the features used by a node", gt=0, le=1)] = 1.0
     max_bin: Annotated[int, _is("bins per feature", ge=2, le=2**16)] = 256
+    max_cat_to_onehot: Annotated[
+        int, _is("a category of fewer levels splits off one level at a time, one of more splits into two sets", ge=1)
+    ] = 4
+    max_cat_threshold: Annotated[int, _is("most levels in the smaller set of such a split", ge=1)] = 64
+    monotone_constraints: Annotated[
+        dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None,
+        _is("per column: 1, the prediction may only rise with it; -1, only fall. By name, or a list for all columns"),
+    ] = None
+    interaction_constraints: Annotated[
+        list[list[str | int]] | None,
+        _is("groups of columns (names or numbers) that may stand together on one way down a tree"),
+    ] = None
     base_score: Annotated[
         float | None,
         _is("start value, as a probability or a number; None: from the label mean of all parties"),
@@ -178,6 +190,10 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     masked: bool | None = None
     random_state: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     n_jobs: int | None = None
+    verbose: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        _is("0: silence; 1: a progress bar; 2: a line per tree to the logger 'simfl'; None: a bar at a terminal"),
+    ] = None
 
 
 RECIPES: Final[dict[str, dict[str, Any]]] = {
@@ -271,6 +287,27 @@ def refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
             raise ParameterError(f"{name!r} belongs to {stage}: give it there.")
         hint = f"Did you mean {near!r}?" if near else f"Known are: {', '.join(sorted(known))}."
         raise UnknownParameterError(f"There is no parameter {name!r}. {hint}")
+
+
+def with_numbers(params: TrainParams, names: list[str] | None, n_features: int) -> TrainParams:
+    """The parameters with constraints on columns given by their numbers; refuses columns that do not exist."""
+    known = {name: number for number, name in enumerate(names or [])}
+
+    def number(column: str | int, parameter: str) -> int:
+        place = known.get(column, -1) if isinstance(column, str) else column
+        if not 0 <= place < n_features:
+            raise ParameterError(f"{parameter} speaks of the column {column!r}. The columns are {names or n_features}.")
+        return place
+
+    signs, groups = params.monotone_constraints, params.interaction_constraints
+    if isinstance(signs, dict):
+        given = {number(column, "monotone_constraints"): sign for column, sign in signs.items()}
+        signs = [given.get(column, 0) for column in range(n_features)]
+    elif signs is not None and len(signs) != n_features:
+        raise ParameterError(f"monotone_constraints has {len(signs)} entries for {n_features} columns.")
+    if groups is not None:
+        groups = [[number(column, "interaction_constraints") for column in group] for group in groups]
+    return msgspec.structs.replace(params, monotone_constraints=signs, interaction_constraints=groups)
 
 
 def cores() -> int:

@@ -13,7 +13,7 @@ import struct
 import zipfile
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from scipy import sparse
 
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
-from simfl.data import as_labels, as_table, as_weights, check_names, class_numbers, plain_classes
+from simfl.data import as_labels, as_table, as_weights, class_numbers, plain_classes
 from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
 from simfl.params import Objective, TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
@@ -46,6 +46,7 @@ from simfl.privacy.tokens import (
     secret_of,
 )
 from simfl.privacy.wide import to_wide, to_words
+from simfl.schema import Expansion, Schema, as_arrow, check_names, xgboost_types
 from simfl.training import cuts, trees
 from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf
 from simfl.training.groups import join_small_groups, order_by_likeness
@@ -106,7 +107,7 @@ class Run:
     places: Ints | None  # blind matching: the row at each place of the order that the others know
     fallen: deque[AnyArray]  # the leaves of the last trees
     n_parties: int = 1
-    points: list[Floats] | None = None  # the cut points that all parties share, if they do
+    points: list[Floats | None] | None = None  # the cut points that all parties share, if they do
     grower: trees.Grower | None = None
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -134,11 +135,13 @@ class Party:
     Parameters
     ----------
     name : how the others call it
-    X : rows by features: NumPy, pandas or scipy.sparse. NaN (and what a sparse table does not store) is missing.
+    X : rows by features: a data frame (pandas, Polars, Arrow), NumPy or scipy.sparse. Text columns are categories.
+        NaN, null and what a sparse table does not store are missing.
     y : one label per row
     sample_weight : one weight per row, optional
     validation : (X, y) or (X, y, sample_weight), rows that are not trained on but watched, optional
     columns : names of the features, where the table has none
+    schema : the columns that the study has agreed on; without it a data frame suggests its own
 
     >>> Party("north", [[1.0, 2.0], [3.0, 4.0]], [0, 1])
     Party('north', 2 rows, 2 features)
@@ -152,6 +155,7 @@ class Party:
         sample_weight: Any = None,
         validation: Any = None,
         columns: list[str] | None = None,
+        schema: Schema | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise DataError(f"A party's name must be a text that is not empty, not {name!r}.")
@@ -159,8 +163,9 @@ class Party:
         self.n_jobs = cores()
         self.folder: Path | None = None  # where similar rows are kept, for a training to be taken up again
         self.progress: Callable[[int, int], None] | None = None  # told about a long search: rows done, rows in all
-        self.rows, named = self._read(X, y, sample_weight)
-        self.columns = self._check_columns(columns, named)
+        self.rows, self.schema = self._read(X, y, sample_weight, schema)
+        if columns is not None:
+            self.schema = self._renamed(columns)
         self.validation = self._read_validation(validation)
         self.training_rows: Rows = self.rows
         self.validation_rows: Rows | None = self.validation
@@ -185,19 +190,22 @@ class Party:
     def __str__(self) -> str:
         return f"Party {self.name!r}"
 
-    def _read(self, X: Any, y: Any, weight: Any) -> tuple[Rows, list[str] | None]:
-        table, columns = as_table(X, str(self))
-        n = table.shape[0]
-        return Rows(table, as_labels(y, n, str(self)), as_weights(weight, n, str(self))), columns
+    @property
+    def columns(self) -> list[str] | None:
+        """The names of the features, where there are any."""
+        return self.schema.names if self.schema else None
 
-    def _check_columns(self, given: list[str] | None, named: list[str] | None) -> list[str] | None:
-        if given is not None and len(given) != self.rows.X.shape[1]:
+    def _read(self, X: Any, y: Any, weight: Any, schema: Schema | None) -> tuple[Rows, Schema | None]:
+        table, found = as_table(X, str(self), schema)
+        n = table.shape[0]
+        return Rows(table, as_labels(y, n, str(self)), as_weights(weight, n, str(self))), found
+
+    def _renamed(self, given: list[str]) -> Schema:
+        if len(given) != self.rows.X.shape[1]:
             raise DataError(f"{self} has {self.rows.X.shape[1]} features but {len(given)} names for them.")
-        if given is None:
-            return named
         names = [str(name) for name in given]
         check_names(names, str(self))
-        return names
+        return self.schema.renamed(names) if self.schema else Schema.of_numbers(names)
 
     def _read_validation(self, validation: Any) -> Rows | None:
         if validation is None:
@@ -205,8 +213,11 @@ class Party:
         if not isinstance(validation, tuple | list) or len(validation) not in (2, 3):
             raise DataError(f"{self} has validation rows of the wrong form. Give validation=(X, y).")
         X, y, weight = (*validation, None)[:3]
-        rows, columns = self._read(X, y, weight)
-        if (columns and columns != self.columns) or rows.X.shape[1] != self.rows.X.shape[1]:
+        named = as_arrow(X, str(self))
+        if named is not None and self.columns and set(named.column_names) != set(self.columns):
+            raise DataError(f"{self} has other columns in its validation rows than in its own rows.")
+        rows, _ = self._read(X, y, weight, self.schema if named is not None else None)
+        if rows.X.shape[1] != self.rows.X.shape[1]:
             raise DataError(f"{self} has other columns in its validation rows than in its own rows.")
         return rows
 
@@ -249,10 +260,39 @@ class Party:
             n_rows=len(self.training_rows.y),
             n_validation_rows=len(self.validation_rows.y) if self.validation_rows else 0,
             n_features=self.rows.X.shape[1],
-            columns=self.columns,
+            columns=list(self.schema.columns) if self.schema else None,
             is_sparse=sparse.issparse(self.rows.X),
             secret=self.secret and derive(self.secret, "digest")[:8],
         )
+
+    def _settle(self, message: msg.Settle) -> msg.Settled:
+        """Rows come into the order, and categories get the numbers, that all parties agreed on."""
+        self.settle(Schema(tuple(message.columns)))
+        return msg.Settled()
+
+    def settle(self, agreed: Schema) -> None:
+        """Read the table through the schema of all parties."""
+        own = self.schema
+        if own is None or own == agreed:
+            return
+        if sorted(own.names) != sorted(agreed.names):
+            raise ProtocolError(f"{self} has the columns {own.names} and was told to have {agreed.names}.")
+        aside = self.training_rows is not self.rows
+        self.rows = replace(self.rows, X=agreed.recode(self.rows.X, own))
+        if self.validation is not None:
+            self.validation = replace(self.validation, X=agreed.recode(self.validation.X, own))
+        if aside:
+            self.training_rows = replace(self.training_rows, X=agreed.recode(self.training_rows.X, own))
+            if self.validation_rows is not None:
+                self.validation_rows = replace(self.validation_rows, X=agreed.recode(self.validation_rows.X, own))
+        else:
+            self.training_rows, self.validation_rows = self.rows, self.validation
+        self.schema, self._bins = agreed, {}
+
+    @property
+    def expansion(self) -> Expansion:
+        """How the columns are laid out for hashing."""
+        return Expansion(self.schema.n_levels if self.schema else np.zeros(self.rows.X.shape[1], dtype=np.int32))
 
     def _introduce(self, message: msg.Introduce) -> msg.Introduced:
         self._keys = Keys(self.name)
@@ -306,7 +346,7 @@ class Party:
         return msg.pack(to_words([v + m for v, m in zip(to_wide(values.tolist()), hidden, strict=True)]))
 
     def _measure(self, message: msg.Measure) -> msg.FeatureMoments:
-        found = moments(self.training_rows.X)
+        found = moments(self.expansion.expand(self.training_rows.X))
         several = found.counts > 1  # the sum of one value would be that value: the others' scale will do
         parts = {"counts": found.counts, "sums": found.sums, "squares": found.squares}
         mask = message.mask
@@ -316,11 +356,12 @@ class Party:
         return msg.FeatureMoments(**hidden)
 
     def _hash(self, message: msg.Hash) -> msg.Hashes | msg.HiddenRows:
-        d = self.rows.X.shape[1]
+        expansion = self.expansion
+        d = expansion.width
         seed = direction_seed(self._secret()) if message.seed is None else message.seed
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(seed, message.n_hashes, d, message.bucket_width, message.law)
-        hashes = hash_rows(self.training_rows.X, family, scale)
+        hashes = hash_rows(expansion.expand(self.training_rows.X), family, scale)
         if message.seed is None:
             return self._hide(hashes, None)
         self._hashes = HashValues.of(hashes)
@@ -413,6 +454,12 @@ class Party:
         uses = max(most_uses(rows, self._n_rows[other]) for other, rows in similar.items())
         return msg.Matched(equal_hashes=equal, most_uses=uses)
 
+    def found_by(self) -> dict[str, AnyArray]:
+        """Per other party: how often each of its rows is among this party's similar rows."""
+        return {
+            other: np.bincount(rows.ravel(), minlength=self._n_rows[other]) for other, rows in self._similar.items()
+        }
+
     def keep(self, path: Path, similar: dict[str, Ints] | None = None) -> None:
         """Write what stage 1 (or a rematch) found, for later trainings. Holds row ids, no rows."""
         found = self._similar if similar is None else similar
@@ -434,8 +481,10 @@ class Party:
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def recall(self, path: Path, validation_fraction: float, seed: int) -> None:
+    def recall(self, path: Path, validation_fraction: float, seed: int, agreed: Schema | None = None) -> None:
         """Read back what `keep` wrote; refuse it if the table has changed since."""
+        if agreed and self.columns and sorted(self.columns) == sorted(agreed.names):
+            self.settle(agreed)
         self._set_aside(validation_fraction, seed)
         self._take_kept(self._read_kept(path))
 
@@ -484,7 +533,7 @@ class Party:
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""
         X = self.training_rows.X
-        digest = hashlib.blake2b(repr((X.shape, self.columns)).encode(), digest_size=16)
+        digest = hashlib.blake2b(repr((X.shape, self.schema)).encode(), digest_size=16)
         for part in (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,):
             digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
@@ -553,6 +602,9 @@ class Party:
             message.n_parties,
             self._cut_points(message),
         )
+        n_outputs = len(message.base_margin)
+        for first in range(0, len(message.earlier), n_outputs):
+            self._adopt(self._run, message.earlier[first : first + n_outputs])
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self.training_rows.weight is None else float(self.training_rows.weight.max())
         total = self.training_rows.total_weight
@@ -564,12 +616,15 @@ class Party:
         }
         return msg.Started(**{name: power_above(bound) for name, bound in bounds.items()})
 
-    def _cut_points(self, message: msg.Start) -> list[Floats] | None:
+    def _cut_points(self, message: msg.Start) -> list[Floats | None] | None:
+        """A grid per column; None for a category, whose levels are known to all."""
         if message.mean is None or message.deviation is None:
             return None
-        d = self.rows.X.shape[1]
-        scale = [msg.unpack(a, "f8", (d,)) for a in (message.mean, message.deviation)]
-        return cuts.grid(scale[0], scale[1], message.params.max_bin)
+        expansion = self.expansion
+        mean, deviation = (msg.unpack(a, "f8", (expansion.width,)) for a in (message.mean, message.deviation))
+        first = np.flatnonzero(np.diff(expansion.groups, prepend=-1))
+        points = cuts.grid(mean[first], deviation[first], message.params.max_bin)
+        return [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
 
     def _replay(self, message: msg.Replay) -> msg.Replayed:
         run = self._running()
@@ -596,7 +651,8 @@ class Party:
         else:
             y = self._as_numbers(rows.y).astype(np.float32)
         margin = np.tile(np.array(message.base_margin, dtype=np.float32), (len(y), 1))
-        return Watched(walker(rows.X), y, rows.weight, margin)
+        by_level = self.schema is not None and self.schema.has_categories
+        return Watched(walker(rows.X, by_level=by_level), y, rows.weight, margin)
 
     def _running(self) -> Run:
         if self._run is None:
@@ -752,10 +808,15 @@ class Party:
         if run.points is not None:  # not kept: another training can have another grid
             on_points = cuts.counted(rows.X, run.points)
             threads = trees.threads_for(rows.X, self.n_jobs)
-            return xgb.QuantileDMatrix(on_points, weight=rows.weight, max_bin=max_bin, nthread=threads)
+            types = xgboost_types(self.schema)
+            return xgb.QuantileDMatrix(on_points, weight=rows.weight, max_bin=max_bin, nthread=threads, **types)
         if max_bin not in self._bins:
             self._bins[max_bin] = xgb.QuantileDMatrix(
-                rows.X, weight=rows.weight, max_bin=max_bin, nthread=trees.threads_for(rows.X, self.n_jobs)
+                rows.X,
+                weight=rows.weight,
+                max_bin=max_bin,
+                nthread=trees.threads_for(rows.X, self.n_jobs),
+                **xgboost_types(self.schema),
             )
         return self._bins[max_bin]
 
@@ -791,6 +852,7 @@ class Party:
 
     _answers: ClassVar[dict[type, Callable[..., Any]]] = {
         msg.Describe: _describe,
+        msg.Settle: _settle,
         msg.Introduce: _introduce,
         msg.Meet: _meet,
         msg.Measure: _measure,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from simfl import hub
 from simfl import messages as msg
@@ -141,8 +142,13 @@ class HubSite(HubEnd):
             training.base_score,
             objective=training.params.objective,
             n_features=prepared.n_features,
-            columns=prepared.columns,
-            about={"classes": training.classes, "history": training.history, "traffic": {}},
+            schema=prepared.schema,
+            about={
+                "classes": training.classes,
+                "history": training.history,
+                "traffic": {},
+                "gain": np.sum(training.gains, axis=0).tolist() if training.gains else None,
+            },
         )
         history = {
             "run": self.order.run,

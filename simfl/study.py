@@ -24,6 +24,7 @@ from simfl import files
 from simfl.errors import DataError, FileError, ParameterError, StudyError
 from simfl.params import PrepareParams, TrainParams, prepare_params, split, train_params
 from simfl.party import Party
+from simfl.schema import Schema
 
 Kind = Literal["number", "boolean", "category"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # as a site, a folder and a part of a certificate
@@ -58,6 +59,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     patience: Annotated[float, Meta(ge=5)] = 60.0
     on_dropout: Literal["continue", "stop"] = "continue"
     min_parties: Annotated[int, Meta(ge=1)] | None = None
+    audit: dict[str, Any] = {}  # read by `simfl audit` alone
 
     @property
     def parties(self) -> list[str]:
@@ -69,12 +71,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """With how many parties the training goes on; None: only with all."""
         return None if self.on_dropout == "stop" else self.min_parties or min(2, len(self.party))
 
+    @property
+    def schema(self) -> Schema:
+        """The columns as a schema."""
+        return Schema.from_toml(self.columns)
+
     def params(self) -> tuple[PrepareParams, TrainParams]:
-        """The parameters of both stages. The columns before one-hot encoding are known here."""
-        given = dict(self.parameters)
-        if self.columns:
-            given.setdefault("original_features", len(self.columns))
-        first, second = split(given)
+        """The parameters of both stages."""
+        first, second = split(self.parameters)
         return prepare_params(**first), train_params(**second)
 
 
@@ -216,8 +220,7 @@ def open_table(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
         raise DataError(f"{path.name}: {'; '.join(problems)}")
     extra = [str(c) for c in frame.columns if c not in study.columns and c != study.label]
     notes = [f"columns that the study does not use stay unread: {', '.join(extra)}"] if extra else []
-    X = np.column_stack([np.asarray(values, dtype=np.float32) for values in encoded.values()])
-    return Party(name, X, frame[study.label].to_numpy(), columns=list(encoded)), notes
+    return Party(name, pd.DataFrame(encoded), frame[study.label].to_numpy(), schema=study.schema), notes
 
 
 def _open_plain(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
@@ -229,7 +232,7 @@ def _open_plain(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
             raise FileError(f"{path} cannot be read as LIBSVM with {study.features} features: {error}.") from None
         return Party(name, X.tocsr(), y.astype(np.int64) if np.all(y == np.round(y)) else y), []
     data = files.read(path, study.label)
-    return Party(name, data.X, data.y, columns=data.columns), data.notes
+    return Party(name, data.X, data.y, schema=data.schema), data.notes
 
 
 def _missing_columns(study: Study, frame: pd.DataFrame) -> list[str]:
@@ -244,12 +247,12 @@ def _missing_columns(study: Study, frame: pd.DataFrame) -> list[str]:
 
 
 def _encode(values: pd.Series[Any], name: str, kind: Kind | list[str]) -> tuple[dict[str, Any], list[str]]:
-    """A column as numbers: itself, or one yes/no column per category. And what does not fit."""
+    """A column as numbers, or as text where it is a category. And what does not fit."""
     if isinstance(kind, list):
         text = values.astype("string")
         unknown = sorted(set(text.dropna()) - set(kind))
         wrong = [f"column {name!r} has categories that the study does not list: {unknown[:5]}"] if unknown else []
-        return {f"{name}={level}": (text == level).fillna(False).astype(np.float32) for level in kind}, wrong
+        return {name: text}, wrong
     if kind == "category":
         return {}, [f"column {name!r} is a category: the study must list its values, {name} = [...]"]
     if kind == "boolean":

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import subprocess
@@ -5,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import xgboost as xgb
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_diabetes, load_iris
@@ -48,6 +50,7 @@ def run(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def call(*words):
+        words += ("--no-report",) * (words[0] in ("demo", "simulate") and "--run" not in words)
         monkeypatch.setattr(sys, "argv", ["simfl", *map(str, words)])
         try:
             cli.main()
@@ -75,7 +78,8 @@ def test_the_installed_demo_writes_model_and_results(tmp_path):
     assert (code, err) == (0, "")
     assert all(word in out for word in ("north", "SOLO", "TFL", "SimFL", "ALL-IN", "simfl-demo.ubj", "r.json"))
     assert [r["method"] for r in results(tmp_path / "r.json")] == ["SOLO"] * 4 + ["TFL", "SimFL", "ALL-IN"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.json", "simfl-demo.ubj"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.json", "runs", "simfl-demo.ubj"]
+    assert sorted(p.name for p in (tmp_path / "runs" / "demo").iterdir()) == ["report.html", "run.json"]
     plain = xgb.Booster(model_file=tmp_path / "simfl-demo.ubj")
     X, _ = load_breast_cancer(return_X_y=True, as_frame=True)
     ours = simfl.load(tmp_path / "simfl-demo.ubj")
@@ -229,3 +233,42 @@ def test_the_module_is_the_command():
 
     done = subprocess.run([sys.executable, "-m", "simfl", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == simfl.__version__
+
+
+def test_a_simulation_ends_with_a_report_that_can_be_made_again(run, folder, capsys):
+    words = ("--label", "ill", "--by", "site", "--trees", 3, "--run", "runs/x", "--save", "m.ubj")
+    assert run("simulate", folder / "data.csv", *words) == 0
+    assert "Report: runs/x/report.html" in capsys.readouterr().out
+    written = Path("runs/x/report.html").read_text()
+    record = json.loads(Path("runs/x/run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["n_trees"] == len(record["history"]) == 3
+    assert [p["name"] for p in record["parties"]] == ["north", "south", "west"]
+    assert record["traffic"] == simfl.load("m.ubj").traffic
+    Path("runs/x/report.html").unlink()
+    assert run("report", "runs/x") == 0
+    assert Path("runs/x/report.html").read_text() == written
+
+
+def test_a_report_of_nothing_is_told(run, capsys):
+    assert run("report", "runs/nowhere") == 1
+    assert "There is no run at runs/nowhere" in capsys.readouterr().err
+
+
+def test_the_rows_of_a_file_are_predicted(run, folder, capsys):
+    words = ("--label", "ill", "--parties", 2, "--trees", 3, "--save", "m.ubj")
+    assert run("simulate", folder / "data.csv", *words) == 0
+    capsys.readouterr()
+    assert run("predict", "m.ubj", folder / "data.csv") == 0
+    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    model = simfl.load("m.ubj")
+    frame = pd.read_csv(folder / "data.csv")
+    assert printed["prediction"].tolist() == model.predict(frame).tolist()
+    np.testing.assert_allclose(printed["probability of 1"], model.predict_proba(frame)[:, 1], rtol=1e-6)
+    assert run("predict", "m.ubj", folder / "data.parquet", "--out", "p.parquet") == 0
+    pd.testing.assert_frame_equal(pd.read_parquet("p.parquet"), printed, check_dtype=False)
+    assert run("predict", "m.ubj", folder / "iris.csv") == 1
+    assert "lacks columns" in capsys.readouterr().err
+    assert run("predict", "m.ubj", folder / "data.csv", "--out", "p.txt") == 1
+    assert run("export", "m.ubj", "m.onnx") == 1
+    assert "categories (site)" in capsys.readouterr().err

@@ -15,8 +15,8 @@ FEW = {"n_trees": 3, "random_state": 0}
 def compared(hospitals):
     X, y = hospitals[0].rows.X, hospitals[0].rows.y
     told = []
-    results, model = compare(hospitals, X, y, FEW, watch=told.append, callbacks=[])
-    return results, model, told
+    found = compare(hospitals, X, y, FEW, watch=told.append, callbacks=[])
+    return found.results, found.simfl, told
 
 
 def test_every_method_is_scored_once(compared):
@@ -67,7 +67,8 @@ def test_the_table_shows_every_method_and_marks_the_best(compared):
 def test_a_regression_is_scored_by_its_error():
     X, y = load_diabetes(return_X_y=True)
     parties = [simfl.Party("a", X[::2], y[::2]), simfl.Party("b", X[1::2], y[1::2])]
-    results, model = compare(parties, X, y, FEW | {"objective": "reg:squarederror"}, callbacks=[])
+    found = compare(parties, X, y, FEW | {"objective": "reg:squarederror"}, callbacks=[])
+    results, model = found.results, found.simfl
     assert all(r.rmse > 0 and r.error is r.logloss is r.auc is None for r in results)
     assert results[-2].rmse == pytest.approx(np.sqrt(np.mean((model.predict(X) - y) ** 2)), rel=1e-5)
 
@@ -76,7 +77,7 @@ def test_three_classes_are_scored():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     parties = [simfl.Party("a", X[::2], names[::2]), simfl.Party("b", X[1::2], names[1::2])]
-    results, _ = compare(parties, X, names, FEW | {"objective": "multi:softprob"}, callbacks=[])
+    results = compare(parties, X, names, FEW | {"objective": "multi:softprob"}, callbacks=[]).results
     assert all(r.auc > 0.9 and r.error < 0.2 for r in results)
 
 

@@ -32,7 +32,7 @@ def test_init_writes_both_files_and_no_other(study, tmp_path):
 def test_check_tells_the_size_and_everything_that_will_leave(study):
     result = run(app, ["check", str(study), str(study.parent / "party.toml")])
     assert result.exit_code == 0, result.output
-    assert "2 rows, 5 columns after encoding" in result.output
+    assert "2 rows, 3 columns" in result.output
     assert "0 (1 rows), 1 (1 rows)" in result.output
     assert all(kind.__name__ in result.output for kind in msg.Reply.__args__)
 

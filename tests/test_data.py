@@ -12,9 +12,9 @@ VALUES = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]], dtype=np.float32)
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", ">f8"])
 def test_numpy_numbers_become_float32(dtype):
-    table, columns = as_table(VALUES.astype(dtype), WHO)
+    table, schema = as_table(VALUES.astype(dtype), WHO)
     assert table.dtype == np.float32
-    assert columns is None
+    assert schema is None
     np.testing.assert_array_equal(table, VALUES.astype(dtype))
 
 
@@ -31,8 +31,8 @@ def test_missing_values_stay_missing():
 
 
 def test_a_frame_gives_its_names():
-    table, columns = as_table(pd.DataFrame(VALUES, columns=["age", 7, "height"]), WHO)
-    assert columns == ["age", "7", "height"]
+    table, schema = as_table(pd.DataFrame(VALUES, columns=["age", 7, "height"]), WHO)
+    assert schema.names == ["age", "7", "height"]
     np.testing.assert_array_equal(table, VALUES)
 
 
@@ -48,10 +48,10 @@ def test_a_frame_of_bools_and_ints_is_a_table():
 
 
 @pytest.mark.parametrize(
-    "column", [["x", "y"], pd.Categorical(["x", "y"]), pd.to_datetime(["2020-01-01"] * 2), [1j, 2j]]
+    "column", [pd.to_datetime(["2020-01-01"] * 2), [1j, 2j], [[1], [2, 3]], [1, "x"], [b"x", b"y"]]
 )
-def test_a_column_that_is_not_numbers_is_refused_by_name(column):
-    with pytest.raises(DataError, match=r"Column 'city' of party 'north'.*Encode it first"):
+def test_a_column_that_cannot_be_used_is_refused_by_name(column):
+    with pytest.raises(DataError, match=r"Column 'city' of party 'north' holds"):
         as_table(pd.DataFrame({"age": [1, 2], "city": column}), WHO)
 
 

@@ -2,6 +2,8 @@ import inspect
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import sklearn
 from scipy import sparse
@@ -170,3 +172,17 @@ def test_parties_go_through_cross_validation(table, labels, site):
     found = cross_validate(model, table, labels, params={"parties": site}, cv=2, return_estimator=True)
     assert np.isfinite(found["test_score"]).all()
     assert {r.builder for r in found["estimator"][0][-1].model_.history} == {"north", "south", "west"}
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_a_frame_with_categories_fits_and_predicts(make):
+    rng = np.random.default_rng(0)
+    ward, age = rng.choice(list("abc"), 90), rng.normal(size=90)
+    y = np.where((ward == "b") ^ (age > 0), "ill", "well")
+    X = make({"ward": ward, "age": age})
+    model = simfl.SimFLClassifier(n_trees=20, random_state=0).fit(X, y, parties=np.arange(90) % 2)
+    assert model.score(X, y) > 0.9
+    assert model.feature_names_in_.tolist() == ["ward", "age"]
+    assert model.n_features_in_ == 2
+    turned = make({"age": age, "ward": ward})
+    np.testing.assert_array_equal(model.predict_proba(turned), model.predict_proba(X))

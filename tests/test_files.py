@@ -5,7 +5,8 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
 from simfl.errors import DataError, FileError
-from simfl.files import MOST_VALUES, read
+from simfl.files import read, read_frame
+from simfl.schema import MOST_LEVELS
 
 
 @pytest.fixture
@@ -22,9 +23,10 @@ def frame():
 
 
 def same(found, frame):
-    np.testing.assert_allclose(found.X[:, :2], frame[["age", "weight"]], rtol=1e-6)
+    np.testing.assert_allclose(found.X[["age", "weight"]], frame[["age", "weight"]], rtol=1e-6)
     assert found.y.tolist() == frame["ill"].tolist()
-    assert found.columns == ["age", "weight", "site_north", "site_south"]
+    assert found.schema.names == ["age", "weight", "site"]
+    assert found.schema.columns[2].levels == ("north", "south")
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
@@ -54,14 +56,14 @@ def test_libsvm_is_known_by_its_ending_or_its_first_line(tmp_path, name):
     dump_svmlight_file(X, [1, -1] * 10, str(tmp_path / name), zero_based=False)
     found = read(tmp_path / name)
     assert found.y.tolist() == [1, -1] * 10
-    assert found.columns is None
+    assert found.schema is None
     np.testing.assert_allclose(found.X.toarray(), X.toarray()[:, : found.X.shape[1]], rtol=1e-5)
 
 
 @pytest.mark.parametrize("opening", ["# a comment\n", "1\n", "-1 qid:3 1:0.5\n"])
 def test_libsvm_is_known_past_comments_empty_rows_and_query_ids(tmp_path, opening):
     (tmp_path / "data").write_text(opening + "1 1:0.5 2:1\n-1 2:3\n" * 5)
-    assert read(tmp_path / "data").columns is None
+    assert read(tmp_path / "data").schema is None
 
 
 def test_libsvm_labels_that_are_not_whole_stay_as_they_are(tmp_path):
@@ -83,15 +85,35 @@ def test_libsvm_cannot_be_split_by_a_column(tmp_path):
 def test_the_column_to_split_by_is_no_feature(tmp_path, frame):
     frame.to_csv(tmp_path / "data.csv", index=False)
     found = read(tmp_path / "data.csv", "ill", by="site")
-    assert found.columns == ["age", "weight"]
+    assert found.schema.names == ["age", "weight"]
     assert found.by.tolist() == frame["site"].tolist()
 
 
-def test_text_columns_become_yes_no_columns_and_a_note(tmp_path, frame):
+def test_text_columns_are_categories_and_a_note(tmp_path, frame):
     frame.to_csv(tmp_path / "data.csv", index=False)
-    found = read(tmp_path / "data.csv", "ill")
-    assert found.X[:, 2].tolist() == (frame["site"] == "north").astype(float).tolist()
-    assert found.notes == ["1 text columns became 2 yes/no columns"]
+    assert read(tmp_path / "data.csv", "ill").notes == ["categories: site (2 levels)"]
+
+
+def test_columns_can_be_left_out(tmp_path, frame):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    assert read(tmp_path / "data.csv", "ill", drop=["age", "site"]).schema.names == ["weight"]
+    with pytest.raises(DataError, match=r"no column 'agee' \(--drop\)"):
+        read(tmp_path / "data.csv", "ill", drop=["agee"])
+
+
+def test_rows_come_with_their_labels(tmp_path, frame):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    X, y = read(tmp_path / "data.csv", "ill").rows(np.array([3, 1]))
+    assert X["age"].tolist() == frame["age"].iloc[[3, 1]].tolist()
+    assert y.tolist() == frame["ill"].iloc[[3, 1]].tolist()
+
+
+def test_a_file_without_labels_is_read_as_it_is(tmp_path, frame):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    pd.testing.assert_frame_equal(read_frame(tmp_path / "data.csv"), frame, check_dtype=False)
+    (tmp_path / "data.svm").write_text("1 1:2\n")
+    with pytest.raises(DataError, match="Give a CSV or Parquet file"):
+        read_frame(tmp_path / "data.svm")
 
 
 def test_missing_values_stay_missing(tmp_path):
@@ -161,9 +183,9 @@ def test_missing_labels_are_counted(tmp_path, frame):
 
 
 def test_a_column_of_names_is_refused(tmp_path):
-    names = [f"name {i}" for i in range(MOST_VALUES + 1)]
+    names = [f"name {i}" for i in range(MOST_LEVELS + 1)]
     pd.DataFrame({"name": names, "ill": 1}).to_csv(tmp_path / "data.csv", index=False)
-    with pytest.raises(DataError, match=rf"Column 'name' has {MOST_VALUES + 1} different texts"):
+    with pytest.raises(DataError, match=rf"Column 'name' of data.csv has {MOST_LEVELS + 1} different texts"):
         read(tmp_path / "data.csv", "ill")
 
 
@@ -177,4 +199,6 @@ def test_the_bank_data_are_read(shared_data):
     found = read(shared_data("bank-full.csv"), "y")
     assert len(found.y) == 45211
     assert set(found.y) == {"yes", "no"}
-    assert found.X.dtype == np.float32
+    kinds = {column.name: column.kind for column in found.schema.columns}
+    assert list(kinds.values()).count("category") == 9
+    assert kinds["age"] == "number"

@@ -51,7 +51,7 @@ def test_a_tree_survives_the_journey(seed):
     travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=msg.TreeStructure)
     back = msg.tree_from_message(travelled, n_features=3).with_leaf_values(tree.value[tree.leaves])
     for name, value in vars(tree).items():
-        assert (getattr(back, name) == value).all(), name
+        assert np.array_equal(getattr(back, name), value), name
 
 
 def test_a_split_costs_eight_bytes_and_a_few_bits():

@@ -213,7 +213,7 @@ def test_an_array_is_taken_in_the_order_of_training(named, frame, table):
 
 
 def test_a_wrong_number_of_columns_is_refused(named, table):
-    with pytest.raises(DataError, match="4 columns, the model 5"):
+    with pytest.raises(DataError, match="4 columns, the schema 5"):
         named.predict(table[:, :4])
 
 

@@ -1,6 +1,7 @@
 """Protections that can be had for some accuracy: groups, cut points, noise."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import simfl
@@ -119,3 +120,16 @@ def test_the_grid_is_the_same_for_all_and_trees_stay_about_as_good(masked):
     assert shared.history[-1].train["logloss"] < own.history[-1].train["logloss"] + 0.04
     alone = simfl.train(members[:1], n_trees=5, cuts="shared")
     assert alone.n_trees == 5
+
+
+def test_categories_need_no_cut_points():
+    rng = np.random.default_rng(0)
+    frames = []
+    for n in (300, 200):
+        size, kind = rng.normal(size=n), rng.choice(["red", "green", "blue", "grey"], n)
+        y = ((size > 0) ^ np.isin(kind, ["red", "grey"])).astype(int)
+        frames.append((pd.DataFrame({"kind": pd.Categorical(kind), "size": size}), y))
+    members = [simfl.Party(f"p{i}", X, y) for i, (X, y) in enumerate(frames)]
+    model = simfl.train(members, n_trees=20, max_depth=3, cuts="shared", original_features=5, random_state=0)
+    assert model.history[-1].train["error"] < 0.02
+    assert (model.predict(frames[0][0]) == frames[0][1]).mean() > 0.98

@@ -86,7 +86,7 @@ def saved(training):
         training.base_score,
         objective=training.params.objective,
         n_features=prepared.n_features,
-        columns=None,
+        schema=None,
         about={"classes": training.classes, "history": [], "traffic": {}},
     )
     return bytes(model.booster.save_raw("ubj"))
@@ -176,7 +176,7 @@ def test_who_comes_back_has_the_margins_of_the_others_model():
         training.base_score,
         objective="binary:logistic",
         n_features=5,
-        columns=None,
+        schema=None,
         about={"classes": [0, 1], "history": [], "traffic": {}},
     )
     assert np.allclose(model.margins(party.rows.X), kept[last][:, 0], atol=1e-5)

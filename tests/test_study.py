@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from simfl.errors import DataError, FileError, StudyError
+from simfl.schema import Schema
 from simfl.study import EXAMPLE_PARTY, EXAMPLE_STUDY, open_table, parse_study, read_party_file, read_study
 
 TWO = '[[party]]\nname = "north"\n[[party]]\nname = "south"\n'
@@ -52,6 +53,10 @@ def test_what_is_wrong_is_said(text, said):
     assert said in str(refused.value)
 
 
+def test_an_audit_table_may_stand_in_a_study():
+    assert study("[audit]\nmasked = true").audit == {"masked": True}
+
+
 @pytest.mark.parametrize("name", ["no rth", "../north", "", "hub", "server", "a" * 64, "nörth"])
 def test_a_party_needs_a_name_that_a_site_can_have(name):
     with pytest.raises(StudyError):
@@ -74,10 +79,10 @@ def test_who_stops_and_who_goes_on():
     assert study().least == 2
 
 
-def test_columns_before_encoding_are_counted_for_the_guard():
-    first, second = study('[columns]\na = "number"\nb = ["x", "z"]\n[parameters]\nn_trees = 7').params()
-    assert first.original_features == 2
-    assert second.n_trees == 7
+def test_the_columns_of_a_study_are_a_schema():
+    found = study('[columns]\na = "number"\nb = ["x", "z"]\n[parameters]\nn_trees = 7')
+    assert found.schema == Schema.from_toml({"a": "number", "b": ["x", "z"]})
+    assert found.params()[1].n_trees == 7
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path):
@@ -95,8 +100,8 @@ def table(tmp_path, text):
 
 def test_a_table_is_read_through_the_study(tmp_path):
     party, notes = table(tmp_path, "ward,y,age,smoker,name\na,0,61,yes,Ann\nb,1,,No,Bob\n,1,50,1,Cid\n")
-    assert party.columns == ["age", "smoker", "ward=a", "ward=b"]
-    expected = [[61, 1, 1, 0], [np.nan, 0, 0, 1], [50, 1, 0, 0]]
+    assert party.schema == Schema.from_toml({"age": "number", "smoker": "boolean", "ward": ["a", "b"]})
+    expected = [[61, 1, 0], [np.nan, 0, 1], [50, 1, np.nan]]
     assert np.array_equal(party.rows.X, np.array(expected, np.float32), equal_nan=True)
     assert party.rows.y.tolist() == [0, 1, 1]
     assert notes == ["columns that the study does not use stay unread: name"]

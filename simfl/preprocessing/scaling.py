@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from simfl.arrays import Doubles, Table
+from simfl.arrays import AnyArray, Doubles, Table
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,11 @@ def _sparse_moments(X: Any) -> Moments:
     )
 
 
-def common_scale(parties: Sequence[Moments], n_rows: int) -> Scale:
+def common_scale(parties: Sequence[Moments], n_rows: int, groups: AnyArray | None = None) -> Scale:
     """Global mean and deviation from the moments of all parties; a constant column has an infinite one.
+
+    Columns of one group (the levels of a category) share a deviation, so that together they vary as one number does:
+    two rows drawn at random differ by as much in a category of ten levels as in one number.
 
     >>> one = Moments(np.array([2.0]), np.array([2.0]), np.array([4.0]))    # the values 0 and 2
     >>> common_scale([one, one], n_rows=4)
@@ -77,9 +80,13 @@ def common_scale(parties: Sequence[Moments], n_rows: int) -> Scale:
     second = exact_sum([m.squares for m in parties]) / counts
     variance = second - mean * mean
     varies = variance > 1e-12 * np.maximum(second, 1e-300)
+    variance = np.where(varies, variance, 0.0)
+    groups = np.arange(len(mean)) if groups is None else groups
+    together = np.bincount(groups, weights=variance)[groups]
     # What does not vary (or less than float64 can tell) says nothing about likeness: it does not count at all.
-    deviation = np.where(varies, np.sqrt(np.where(varies, variance, 1.0)), np.inf)
-    return Scale(mean, deviation, math.sqrt(float((varies * counts).sum()) / n_rows))
+    deviation = np.where(varies, np.sqrt(np.where(varies, together, 1.0)), np.inf)
+    squares = np.where(varies, counts * (variance / np.where(varies, together, 1.0)), 0.0)
+    return Scale(mean, deviation, math.sqrt(float(squares.sum()) / n_rows))
 
 
 def exact_sum(vectors: Sequence[Doubles]) -> Doubles:

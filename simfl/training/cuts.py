@@ -3,11 +3,12 @@
 A tree's thresholds are single values of the builder's rows. With `cuts="shared"` the builder grows its trees on a table
 in which every value is replaced by the number of grid points that do not exceed it. The grid is a function of the
 common mean and deviation of each feature alone: fine near the mean, ever coarser away from it, wide enough for heavy
-tails.
+tails. Categories have levels that all parties know; they need no grid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,8 +36,8 @@ def grid(mean: Doubles, deviation: Doubles, n_points: int) -> list[Floats]:
     ]
 
 
-def counted(X: Table, points: list[Floats]) -> Table:
-    """Every value as one plus the number of points that do not exceed it; missing values stay missing."""
+def counted(X: Table, points: Sequence[Floats | None]) -> Table:
+    """Every value as one plus the number of points that do not exceed it; missing values and categories stay."""
     if sparse.issparse(X):
         columns = sparse.csc_matrix(X)
         for j, own in enumerate(points):
@@ -49,17 +50,21 @@ def counted(X: Table, points: list[Floats]) -> Table:
     return out
 
 
-def _count(values: Floats, points: Floats) -> Floats:
+def _count(values: Floats, points: Floats | None) -> Floats:
+    if points is None:
+        return values
     numbers = 1 + np.searchsorted(points, values, side="right").astype(np.float32)
     numbers[np.isnan(values)] = np.nan
     return numbers
 
 
-def on_grid(tree: Tree, points: list[Floats]) -> Tree:
+def on_grid(tree: Tree, points: Sequence[Floats | None]) -> Tree:
     """A tree that was grown on counts, as one on values: a count below j is a value below the point before."""
     threshold = tree.threshold.copy()
     for node in np.flatnonzero(tree.feature != LEAF):
         own = points[tree.feature[node]]
+        if own is None:
+            continue
         number = int(np.ceil(float(threshold[node]))) - 2  # a count starts from one
         threshold[node] = own[number] if 0 <= number < len(own) else BEYOND if number >= len(own) else -BEYOND
     return replace(tree, threshold=threshold)

@@ -14,7 +14,7 @@ from numba import njit
 
 from simfl.arrays import Doubles, Floats, Mask
 from simfl.params import TrainParams
-from simfl.training.trees import LEAF, Tree, children, weight
+from simfl.training.trees import LEAF, Tree, bounded, children, weight
 
 
 def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
@@ -26,10 +26,17 @@ def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree
     own = score(node_G, node_H, params)
     kept = _splits_that_pay(tree.left, own, node_H, params.gamma, params.min_child_weight)
     _take_back_weakest(tree.left, kept, own, most_leaves(params))
-    value = (params.learning_rate * weight(node_G, node_H, params)).astype(np.float32)
+    value = (params.learning_rate * bounded(tree, kept, weight(node_G, node_H, params), params)).astype(np.float32)
     end = _where_rows_end(tree.left, kept)
     stays = end == np.arange(len(end))
     return _without(tree, kept, stays, value), value[end[tree.leaves]]
+
+
+def keep_all(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
+    """The tree as it was grown, with leaf values from the sums of all parties, within the constraints on columns."""
+    weights = bounded(tree, tree.feature != LEAF, weight(node_sums(tree, G), node_sums(tree, H), params), params)
+    values = (params.learning_rate * weights[tree.leaves]).astype(np.float32)
+    return tree.with_leaf_values(values), values
 
 
 def most_leaves(params: TrainParams) -> int:
@@ -44,6 +51,13 @@ def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:
     sums[tree.leaves] = leaf_values
     _add_up(tree.left, sums)
     return sums
+
+
+def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: TrainParams, n_features: int) -> Doubles:
+    """What the splits of each feature gained for all parties together. `kept` is `tree` after the pruning."""
+    gains = np.zeros(n_features)
+    _add_gains(tree.left, kept.left, kept.feature, score(node_sums(tree, G), node_sums(tree, H), params), gains)
+    return gains
 
 
 def score(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
@@ -62,6 +76,8 @@ def _without(tree: Tree, kept: Mask, stays: Mask, value: Floats) -> Tree:
         default_left=tree.default_left[stays] & inner,
         left=children(feature),
         value=np.where(inner, np.float32(0), value[stays]),
+        level_set=None if tree.level_set is None else np.where(inner, tree.level_set[stays], -1).astype(np.int32),
+        goes_right=tree.goes_right,
     )
 
 
@@ -73,6 +89,16 @@ def _add_up(left, sums):  # type: ignore[no-untyped-def]
     for node in range(len(left) - 1, -1, -1):
         if left[node] != LEAF:
             sums[node] = sums[left[node]] + sums[left[node] + 1]
+
+
+@njit(nogil=True, cache=True)
+def _add_gains(left_before, left, feature, own, gains):  # type: ignore[no-untyped-def]
+    before = np.zeros(len(left), np.int64)  # where each node stood before the pruning
+    for node in range(len(left)):
+        if left[node] != LEAF:
+            child = left_before[before[node]]
+            before[left[node]], before[left[node] + 1] = child, child + 1
+            gains[feature[node]] += own[child] + own[child + 1] - own[before[node]]
 
 
 @njit(nogil=True, cache=True)

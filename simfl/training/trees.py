@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import xgboost as xgb
+from numba import njit
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Mask, Table
@@ -32,6 +33,8 @@ class Tree:
     default_left: Mask
     left: Ints  # the right child is the next node
     value: Floats
+    level_set: Ints | None = None  # per node: its row of `goes_right`, or -1 for a comparison of numbers
+    goes_right: Mask | None = None  # per set and level of a category: whether it goes right; the others go left
 
     @property
     def n_leaves(self) -> int:
@@ -104,10 +107,14 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
     """Our parameters as XGBoost takes them."""
     names = (
         "learning_rate max_depth max_leaves grow_policy min_child_weight gamma reg_lambda reg_alpha max_delta_step "
-        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin"
+        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
-    fixed = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
+    fixed: dict[str, Any] = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
+    if params.monotone_constraints is not None:
+        fixed["monotone_constraints"] = str(tuple(params.monotone_constraints))
+    if params.interaction_constraints is not None:
+        fixed["interaction_constraints"] = str([list(group) for group in params.interaction_constraints])
     return {name: getattr(params, name) for name in names.split()} | fixed | {"seed": seed, "nthread": threads}
 
 
@@ -133,6 +140,10 @@ class _SavedTree(msgspec.Struct):
     split_indices: list[int]
     split_conditions: list[float]
     default_left: list[int]
+    categories: list[int]
+    categories_nodes: list[int]
+    categories_segments: list[int]
+    categories_sizes: list[int]
 
 
 class _Trees(msgspec.Struct):
@@ -156,7 +167,15 @@ _decoder = msgspec.json.Decoder(_Saved)
 
 def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
     """A tree of a booster (as a rule it has one), in breadth-first order and without its statistics."""
-    saved = _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[number]
+    return _tree(_decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[number])
+
+
+def all_trees(booster: xgb.Booster) -> list[Tree]:
+    """All trees of a booster."""
+    return [_tree(saved) for saved in _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees]
+
+
+def _tree(saved: _SavedTree) -> Tree:
     order = [0]
     for node in order:  # the list grows while it is read: breadth first
         if saved.left_children[node] >= 0:
@@ -171,7 +190,21 @@ def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
         default_left=np.array(saved.default_left, dtype=bool)[order] & inner,
         left=children(feature),
         value=np.where(inner, np.float32(0), conditions),
+        **_level_sets(saved, order),
     )
+
+
+def _level_sets(saved: _SavedTree, order: list[int]) -> dict[str, AnyArray]:
+    """Which levels go right at the splits of categories; nothing for a tree without such splits."""
+    if not saved.categories_nodes:
+        return {}
+    goes_right = np.zeros((len(saved.categories_nodes), max(saved.categories) + 1), dtype=bool)
+    level_set = np.full(len(saved.left_children), -1, dtype=np.int32)
+    for number, node in enumerate(saved.categories_nodes):
+        begin = saved.categories_segments[number]
+        goes_right[number, saved.categories[begin : begin + saved.categories_sizes[number]]] = True
+        level_set[node] = number
+    return {"level_set": level_set[order], "goes_right": goes_right}
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -190,3 +223,36 @@ def valued(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tre
     """The tree with the leaf values that the sums over all parties ask for, and these values."""
     values = (params.learning_rate * weight(G, H, params)).astype(np.float32)
     return tree.with_leaf_values(values), values
+
+
+def bounded(tree: Tree, kept: Mask, weights: Doubles, params: TrainParams) -> Doubles:
+    """The weights of all nodes, so that no constraint on a column is broken.
+
+    The builder has kept the constraints for its own sums; the sums of all parties ask for other values. As XGBoost
+    does, the middle between two children becomes a bound for all that hangs on them.
+    """
+    if not params.monotone_constraints:
+        return weights
+    weights, signs = weights.copy(), np.array(params.monotone_constraints, dtype=np.int8)
+    _keep_bounds(tree.left, tree.feature, kept, signs, weights)
+    return weights
+
+
+@njit(nogil=True, cache=True)
+def _keep_bounds(left, feature, kept, signs, weights):  # type: ignore[no-untyped-def]
+    low, high = np.full(len(left), -np.inf), np.full(len(left), np.inf)
+    for node in range(len(left)):
+        weights[node] = min(max(weights[node], low[node]), high[node])
+        if kept[node]:
+            a, b = left[node], left[node] + 1
+            low[a] = low[b] = low[node]
+            high[a] = high[b] = high[node]
+            sign = signs[feature[node]]
+            if sign != 0:
+                of_a = min(max(weights[a], low[a]), high[a])
+                of_b = min(max(weights[b], low[b]), high[b])
+                middle = (of_a + of_b) / 2
+                if sign > 0:
+                    high[a] = low[b] = middle
+                else:
+                    low[a] = high[b] = middle

@@ -30,8 +30,10 @@ class Walker(Protocol):
         """The leaf that each row falls into, counted among the leaves from 0."""
 
 
-def walker(X: Table) -> Walker:
-    """The rows in the form in which they walk fastest."""
+def walker(X: Table, *, by_level: bool = False) -> Walker:
+    """The rows in the form in which they walk fastest. `by_level`: trees may split categories by their levels."""
+    if by_level:
+        return _Dense(X)
     if not sparse.issparse(X):
         return _Ranked.from_dense(X) or _Dense(X)
     # As ranks a sparse table must not become much larger than it is.
@@ -50,6 +52,10 @@ class _Dense:
 
     def leaf_numbers(self, tree: Tree) -> Ints:
         out = np.empty(len(self.cells), dtype=np.int32)
+        if tree.goes_right is not None:
+            arrays = (tree.level_set, tree.goes_right, tree.feature, tree.threshold, tree.default_left, tree.left)
+            _walk_levels(self.cells, *arrays, out)
+            return out
         _walk_dense(self.cells, tree.feature, tree.threshold, tree.default_left, tree.left, out)
         return out
 
@@ -152,6 +158,24 @@ def _walk_dense(X, feature, threshold, default_left, left, out):  # type: ignore
                 at[i] = next_of[node] + np.uint32(goes_right)
         for i in range(size):
             out[start + i] = number[at[i]]
+
+
+@njit(nogil=True, cache=True)
+def _walk_levels(X, level_set, goes_right, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
+    number = _signposts(feature, default_left, left)[3]
+    for i in range(len(out)):
+        node = 0
+        while feature[node] >= 0:
+            x = X[i, feature[node]]
+            if np.isnan(x):
+                goes_left = default_left[node]
+            elif level_set[node] < 0:
+                goes_left = x < threshold[node]
+            else:  # a level that the builder has never seen is in no set: it goes left, as in XGBoost
+                level = int(x)
+                goes_left = level >= goes_right.shape[1] or not goes_right[level_set[node], level]
+            node = left[node] if goes_left else left[node] + 1
+        out[i] = number[node]
 
 
 @njit(nogil=True, cache=True)

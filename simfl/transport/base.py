@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from simfl.messages import Reply, Request
+
+
+class Hop(NamedTuple):
+    """One question and its answer: when it was asked (by the clock of `time.perf_counter`) and how long it took."""
+
+    party: str
+    kind: str
+    begun: float
+    seconds: float
 
 
 class Traffic:
@@ -16,6 +25,7 @@ class Traffic:
         self.received: dict[str, Counter[str]] = defaultdict(Counter)  # what reached a party
         self.sent: dict[str, Counter[str]] = defaultdict(Counter)  # what left a party
         self.total = 0  # all bytes, both ways
+        self.hops: list[Hop] = []
 
     def count(self, party: str, request: Request, n_in: int, reply: Reply, n_out: int) -> None:
         """Count one question and its answer."""
@@ -43,6 +53,7 @@ class Traffic:
         for mine, theirs in ((self.received, other.received), (self.sent, other.sent)):
             for party, counter in mine.items():
                 theirs[party] = counter.copy()
+        other.hops = self.hops.copy()
         return other
 
 

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from simfl.messages import Reply, Request, decode, encode
 from simfl.params import cores
-from simfl.transport.base import Traffic
+from simfl.transport.base import Hop, Traffic
 
 
 class Handler(Protocol):
@@ -84,10 +84,12 @@ class LocalTransport(Generic[H]):
         wire = wire or _Wire(message)
         handler = self.handlers[party]
         handler.n_jobs = threads
+        begun = time.perf_counter()
         answer = encode(handler.handle(wire.request))
         reply: Reply = decode(answer)  # type: ignore[assignment]
         with self._lock:
             self.traffic.count(party, message, wire.size, reply, len(answer))
+            self.traffic.hops.append(Hop(party, type(message).__name__, begun, time.perf_counter() - begun))
         return reply
 
 

@@ -1,0 +1,1 @@
+"""SimFL beside its peers, on the same parties: `python -m benchmarks.peers --help`."""

@@ -1,0 +1,65 @@
+"""Wall time against the latency of the links, from measured work, messages in sequence and bytes.
+
+seconds(latency) = work of the slowest party of every hop + messages in sequence * latency + bytes / bandwidth
+
+All bytes pass the hub's link, so they share its bandwidth. This leaves out what overlaps and what a real network adds:
+it says where one way overtakes another, not what a run will take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BANDWIDTH = 100e6 / 8  # bytes per second at the hub: 100 Mbit/s
+LOWEST, HIGHEST = 0.001, 0.2  # seconds, one way
+
+
+@dataclass(frozen=True)
+class Line:
+    """Seconds as a straight line over the latency."""
+
+    at_zero: float
+    messages: float
+
+    @classmethod
+    def of(cls, work: float, messages: float, n_bytes: float, bandwidth: float = BANDWIDTH) -> Line:
+        """From what was measured."""
+        return cls(work + n_bytes / bandwidth, messages)
+
+    def seconds(self, latency: float) -> float:
+        """The wall time at a latency, in seconds, one way.
+
+        >>> Line.of(work=2.0, messages=100, n_bytes=0).seconds(0.05)
+        7.0
+        """
+        return self.at_zero + self.messages * latency
+
+
+def crossing(ours: Line, theirs: Line) -> float | None:
+    """The latency at which two lines meet, if between 1 and 200 ms.
+
+    >>> crossing(Line(10.0, 100), Line(1.0, 1000))
+    0.01
+    >>> crossing(Line(1.0, 100), Line(2.0, 1000)) is None
+    True
+    """
+    if ours.messages == theirs.messages:
+        return None
+    at = (ours.at_zero - theirs.at_zero) / (theirs.messages - ours.messages)
+    return at if LOWEST <= at <= HIGHEST else None
+
+
+def told(ours: Line, theirs: Line) -> str:
+    """Which is faster where, in words.
+
+    >>> told(Line(10.0, 100), Line(1.0, 1000))
+    'SimFL is faster above 10 ms'
+    >>> told(Line(1.0, 100), Line(2.0, 1000))
+    'SimFL is faster from 1 to 200 ms'
+    """
+    at = crossing(ours, theirs)
+    if at is None:
+        first = ours.seconds(LOWEST) < theirs.seconds(LOWEST)
+        return f"{'SimFL' if first else 'the other'} is faster from 1 to 200 ms"
+    side = "above" if ours.seconds(HIGHEST) < theirs.seconds(HIGHEST) else "below"
+    return f"SimFL is faster {side} {1000 * at:.2g} ms"

@@ -1,0 +1,124 @@
+"""Where others look at trainings and use models: TensorBoard, MLflow, ONNX. Each needs an extra."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xgboost as xgb
+
+from simfl.callbacks import Callback, TreeRecord
+from simfl.errors import DataError, FileError, MissingExtraError
+from simfl.model import Model, dissect, write_whole
+from simfl.params import TrainParams
+from simfl.training.losses import LOSSES
+
+OPSET = 15  # of ONNX: read by every runtime of the last years
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtraError(f'This needs {module.split(".")[0]}: pip install "simfl[{extra}]"') from None
+
+
+def _metrics(record: TreeRecord) -> Mapping[str, float]:
+    named = {f"{where}/{name}": v for where in ("train", "validation") for name, v in getattr(record, where).items()}
+    return named | {"traffic/bytes": float(record.bytes), "time/seconds": record.seconds}
+
+
+class TensorBoard(Callback):
+    """Writes the metrics of every round for `tensorboard --logdir FOLDER`. Needs `simfl[tensorboard]`."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = str(folder)
+        self._summary = _import("tensorboard.summary", "tensorboard")
+
+    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+        """Open the log."""
+        self.writer = self._summary.Writer(self.folder)
+
+    def after_tree(self, record: TreeRecord) -> None:
+        """Write a round."""
+        for name, value in _metrics(record).items():
+            self.writer.add_scalar(name, value, step=record.round)
+
+    def after_training(self, history: Sequence[TreeRecord]) -> None:
+        """Close the log."""
+        self.writer.close()
+
+
+class MLflow(Callback):
+    """Logs parameters and the metrics of every round to MLflow: to the run that is active, or to a new one.
+
+    Needs `simfl[mlflow]`.
+    """
+
+    def __init__(self, run_name: str | None = None) -> None:
+        self.run_name = run_name
+        self._mlflow = _import("mlflow", "mlflow")
+
+    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+        """Begin a run where none is active, and log the parameters."""
+        self.own = self._mlflow.active_run() is None
+        if self.own:
+            self._mlflow.start_run(run_name=self.run_name)
+        self._mlflow.log_params({"parties": ", ".join(parties)} | msgspec.to_builtins(params))
+
+    def after_tree(self, record: TreeRecord) -> None:
+        """Log a round."""
+        self._mlflow.log_metrics({n.replace("/", "_"): v for n, v in _metrics(record).items()}, step=record.round)
+
+    def after_training(self, history: Sequence[TreeRecord]) -> None:
+        """End the run, if it was begun here."""
+        if self.own:
+            self._mlflow.end_run()
+
+
+def _start_in_leaves(model: Model) -> xgb.Booster:
+    """The same model with its start value in the leaves of the first trees: converters differ about start values."""
+    document = json.loads(model.booster.save_raw("json"))
+    learner, parts = document["learner"], dissect(model)
+    margin = LOSSES[parts["objective"]].margin(parts["base_score"])
+    trees = learner["gradient_booster"]["model"]["trees"]
+    for tree, start in zip(trees, margin, strict=False):
+        for node, left in enumerate(tree["left_children"]):
+            if left < 0:
+                tree["split_conditions"][node] += float(start)
+    for tree in trees:  # whole numbers there make onnxmltools take the model for a regression
+        tree["sum_hessian"] = [number + 0.5 for number in tree["sum_hessian"]]
+    nothing = 0.5 if parts["objective"] == "binary:logistic" else 0.0
+    learner["learner_model_param"]["base_score"] = json.dumps([nothing] * len(margin))
+    learner["feature_names"] = learner["feature_types"] = []  # the converter wants f0, f1, ...
+    booster = xgb.Booster()
+    booster.load_model(bytearray(json.dumps(document).encode()))
+    return booster
+
+
+def to_onnx(model: Model, path: str | os.PathLike[str]) -> Path:
+    """Write the model for ONNX runtimes: one input `X` of float32 rows. Needs `simfl[onnx]`.
+
+    The outputs are the place of the class among `model.classes` and the probabilities of all, or a regression's number.
+    ONNX has no splits by the levels of a category, so models with such splits are refused.
+    """
+    if model.schema is not None and model.schema.has_categories:
+        names = [column.name for column in model.schema.columns if column.kind == "category"]
+        raise DataError(
+            f"ONNX cannot hold splits of categories ({', '.join(names[:6])}). Turn them into 0/1 columns before the "
+            "training, or use the model file with XGBoost itself."
+        )
+    target = Path(path)
+    if target.suffix != ".onnx":
+        raise FileError(f"An ONNX file must end in .onnx, not {target.name!r}.")
+    convert = _import("onnxmltools", "onnx").convert_xgboost
+    floats = _import("onnxmltools.convert.common.data_types", "onnx").FloatTensorType
+    booster = _start_in_leaves(model)
+    shape = floats([None, booster.num_features()])
+    write_whole(target, convert(booster, initial_types=[("X", shape)], target_opset=OPSET).SerializeToString())
+    return target

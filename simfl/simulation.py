@@ -1,0 +1,196 @@
+"""One table played as several parties: who has which rows, what is held out, and the record of how it went.
+
+Every party holds out a quarter of its own rows, so that its gain can be told on rows like its own; all held-out rows
+together are what the methods are compared on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from simfl import evaluation
+from simfl.arrays import AnyArray
+from simfl.callbacks import Callback
+from simfl.comparison import Comparison, compare
+from simfl.errors import DataError
+from simfl.evaluation import HeldOut
+from simfl.federation import Preparation
+from simfl.files import Dataset
+from simfl.params import PrepareParams, TrainParams
+from simfl.party import Party
+from simfl.record import Curve, Hop, Member, Protection, RunRecord, Score, Similarity, versions
+
+TEST_SHARE = 0.25
+MOST_HOPS = 5000  # of a time line: more could not be seen
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The parties with their training rows, and the rows that are held out."""
+
+    parties: list[Party]
+    held_out: HeldOut
+    own_rows: dict[str, tuple[Any, AnyArray]]  # what each party trains on, as it was read
+
+
+def set_up(data: Dataset, parts: Mapping[str, AnyArray], seed: int, *, stratify: bool) -> Stage:
+    """Give every party its rows, less the quarter that it holds out."""
+    parties, aside, owners, own = [], [], [], {}
+    for name, rows in parts.items():
+        if len(rows) < 4:
+            raise DataError(f"Party {name!r} has {len(rows)} rows: too few to hold out a quarter of them.")
+        train, test = _hold_out(data.y, rows, seed, stratify=stratify)
+        own[name] = data.rows(train)
+        parties.append(Party(name, *own[name], schema=data.schema))
+        aside.append(test)
+        owners += [name] * len(test)
+    X, y = data.rows(np.concatenate(aside))
+    return Stage(parties, HeldOut(X, y, np.array(owners)), own)
+
+
+def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:
+    _, counts = np.unique(y[rows].astype(str), return_counts=True)
+    classes = y[rows].astype(str) if stratify and counts.min() >= 4 and len(counts) <= len(rows) * TEST_SHARE else None
+    train, test = train_test_split(rows, test_size=TEST_SHARE, random_state=seed, stratify=classes)
+    return np.sort(train), np.sort(test)
+
+
+def play(
+    stage: Stage,
+    params: dict[str, Any],
+    *,
+    watch: Callable[[str], None] = lambda method: None,
+    callbacks: Sequence[Callback] | None = None,
+) -> Comparison:
+    """SOLO, TFL, SimFL and ALL-IN on the same rows."""
+    return compare(stage.parties, stage.held_out.X, stage.held_out.y, params, watch=watch, callbacks=callbacks)
+
+
+# --- the record ------------------------------------------------------------------------------------------------------
+
+
+def record(stage: Stage, compared: Comparison, *, title: str, command: str | None, began: float) -> RunRecord:
+    """Everything that is known of a simulation. `began` is a time of `time.time`."""
+    model, ready, held_out = compared.simfl, compared.ready, stage.held_out
+    alone = {party: m for (method, party), m in compared.models.items() if method == "SOLO" and party is not None}
+    names: list[str | None] = [party.name for party in stage.parties]
+    training = compared.training
+    return RunRecord(
+        title=title,
+        command=command,
+        status="finished",
+        started=datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+        seconds=time.time() - began,
+        objective=training.objective,
+        n_trees=model.n_trees,
+        metric=evaluation.main_metric(model),
+        parties=members(stage),
+        gains=evaluation.gains(alone, model, held_out, stage.own_rows),
+        scores=_scores(compared, held_out, names),
+        history=model.history,
+        curves=_curves(stage, compared),
+        roc=[p for (method, party), m in compared.models.items() for p in evaluation.roc(method, party, m, held_out)],
+        calibration=[
+            p
+            for (method, party), m in compared.models.items()
+            for p in evaluation.calibration(method, party, m, held_out)
+        ],
+        similarity=similarity(ready),
+        traffic=model.traffic,
+        timeline=timeline(ready, compared.begun, model.history),
+        protections=protections(ready.about.params),
+        importance=evaluation.importance(model, held_out.X),
+        settings=settings(ready.about.params, training),
+        versions=versions(),
+    )
+
+
+def _curves(stage: Stage, compared: Comparison) -> list[Curve]:
+    """Every model on everybody's held-out rows; on a party's own its model, and the shared ones adjusted to it."""
+    found = []
+    for (method, party), model in compared.models.items():
+        found += evaluation.curves(method, party, model, stage.held_out, [party, None] if party else [None])
+        if method in ("SimFL", "ALL-IN"):
+            for name, own in stage.own_rows.items():
+                found += evaluation.curves(method, None, model.adjusted(*own), stage.held_out, [name])
+    return found
+
+
+def members(stage: Stage) -> list[Member]:
+    """The parties as the record lists them."""
+    held_out = stage.held_out
+    return [
+        Member(name=party.name, n_rows=len(party.rows.y), n_held_out=int(held_out.of(party.name).sum()))
+        for party in stage.parties
+    ]
+
+
+def _scores(compared: Comparison, held_out: HeldOut, names: Sequence[str | None]) -> list[Score]:
+    found = []
+    for result in compared.results:
+        for metric in ("logloss", "error", "auc", "rmse"):
+            value = getattr(result, metric)
+            if value is not None:
+                found.append(Score(method=result.method, party=result.party, rows=None, metric=metric, value=value))
+    return found
+
+
+def similarity(ready: Preparation) -> Similarity | None:
+    """What stage 1 found, as far as it may be shown: averages and counts."""
+    about = ready.about
+    if not about.equal_hashes:
+        return None
+    counts: dict[str, AnyArray] = {}
+    for party in ready.parties:
+        for other, found in party.found_by().items():
+            counts[other] = counts[other] + found if other in counts else found
+    return Similarity(
+        n_hashes=about.n_hashes,
+        bucket_width=about.bucket_width,
+        n_neighbors=about.params.n_neighbors or 0,
+        equal_hashes=about.equal_hashes,
+        most_uses=about.most_uses,
+        uses={party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()},
+    )
+
+
+def timeline(ready: Preparation, begun: float, history: Sequence[Any]) -> list[Hop]:
+    """Who did what when, in seconds since the run began."""
+    return [
+        Hop(party=h.party, kind=h.kind, begin=round(h.begun - begun, 4), seconds=round(h.seconds, 4))
+        for h in ready.transport.traffic.hops[:MOST_HOPS]
+    ]
+
+
+def protections(params: PrepareParams) -> list[Protection]:
+    """What was on, in words."""
+    return [
+        Protection(
+            name="Fewer hash values than columns (L < d)",
+            on=not params.allow_unsafe_hashes,
+            meaning="A row cannot be solved for exactly from its hash values. It can still be estimated.",
+        ),
+        Protection(
+            name="No statistics of tree nodes",
+            on=True,
+            meaning="XGBoost's counts of rows per node never leave the builder.",
+        ),
+        Protection(
+            name="Masked sums",
+            on=False,
+            meaning="Sums of gradients reach the hub as they are: a sum over one row tells its label.",
+        ),
+    ]
+
+
+def settings(prepare: PrepareParams, train: TrainParams) -> dict[str, Any]:
+    """All parameters, as they were used."""
+    return dict(msgspec.to_builtins(prepare) | msgspec.to_builtins(train))

@@ -1,0 +1,172 @@
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
+
+import simfl
+from simfl import evaluation
+from simfl.evaluation import HeldOut, intervals
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    """Two parties with the same law but other shares of the outcome, as the paper's partition makes them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6000, 4)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(size=6000) > 1).astype(int)
+    parts = simfl.partition.unbalanced(y, 2, theta=0.85, seed=0)
+    train = [rows[: len(rows) // 4] for rows in parts]
+    test = [rows[len(rows) // 4 :] for rows in parts]
+    parties = [simfl.Party(n, X[r], y[r]) for n, r in zip("ab", train, strict=True)]
+    held_out = HeldOut(
+        X[np.concatenate(test)], y[np.concatenate(test)], np.repeat(["a", "b"], [len(rows) for rows in test])
+    )
+    params = {"n_trees": 30, "random_state": 0, "n_jobs": 1}
+    own = {n: (X[r], y[r]) for n, r in zip("ab", train, strict=True)}
+    return simfl.train(parties, **params), simfl.baselines.solo(parties, **params), held_out, own
+
+
+def test_losses_of_rows_average_to_scikit_learns_metrics(skewed):
+    model, _, held_out, _ = skewed
+    p = model.predict_proba(held_out.X)
+    found = evaluation.losses(model, p[:, 1], held_out)
+    assert found["logloss"].mean() == pytest.approx(log_loss(held_out.y, p), rel=1e-5)
+    assert 1 - found["error"].mean() == pytest.approx(accuracy_score(held_out.y, model.predict(held_out.X)))
+
+
+def test_a_gain_is_the_difference_of_the_metrics(skewed):
+    model, alone, held_out, own = skewed
+    for gain in evaluation.gains(alone, model, held_out, own):
+        mask = held_out.of(gain.rows)
+        shared = model.adjusted(*own[gain.party]) if gain.adjusted else model
+        if gain.metric == "logloss":
+            before, after = (
+                log_loss(held_out.y[mask], m.predict_proba(held_out.X[mask])) for m in (alone[gain.party], shared)
+            )
+            assert (gain.alone, gain.together) == pytest.approx((before, after), rel=1e-4)
+        assert gain.gain == pytest.approx(gain.alone - gain.together)
+        assert gain.low <= gain.gain <= gain.high
+        assert gain.n_rows == mask.sum()
+
+
+def test_the_interval_is_that_of_the_textbook():
+    """The mean of many independent differences is nearly normal: 1.96 standard errors to either side."""
+    rng = np.random.default_rng(1)
+    difference = rng.normal(0.3, 1, 4000)
+    low, high = intervals(["logloss"], difference[:, None], np.zeros((4000, 1)))
+    error = difference.std() / np.sqrt(4000)
+    assert low[0] == pytest.approx(difference.mean() - 1.96 * error, abs=0.15 * error)
+    assert high[0] == pytest.approx(difference.mean() + 1.96 * error, abs=0.15 * error)
+
+
+def test_intervals_are_repeatable_and_do_not_depend_on_the_block(monkeypatch):
+    alone, together = np.random.default_rng(0).random((2, 50, 3))
+    first = intervals(["rmse", "error", "logloss"], alone, together)
+    np.testing.assert_array_equal(first, intervals(["rmse", "error", "logloss"], alone, together))
+    monkeypatch.setattr(evaluation, "_CELLS", 5000)
+    np.testing.assert_allclose(first, intervals(["rmse", "error", "logloss"], alone, together), atol=0.05)
+
+
+def test_an_adjusted_model_predicts_the_partys_own_share(skewed):
+    model, _, held_out, own = skewed
+    for party, (X, y) in own.items():
+        fitted = model.adjusted(X, y)
+        assert fitted.predict_proba(X)[:, 1].mean() == pytest.approx(y.mean(), abs=0.003)
+        mask = held_out.of(party)
+        rows, labels = held_out.X[mask], held_out.y[mask]
+        assert log_loss(labels, fitted.predict_proba(rows)) < log_loss(labels, model.predict_proba(rows))
+        assert roc_auc_score(labels, fitted.margins(rows)) == pytest.approx(
+            roc_auc_score(labels, model.margins(rows)), abs=1e-3
+        )
+
+
+def test_adjusting_moves_the_margins_by_a_constant(skewed):
+    model, _, held_out, own = skewed
+    moved = model.adjusted(*own["a"]).margins(held_out.X) - model.margins(held_out.X)
+    assert np.ptp(moved) < 1e-4
+    assert abs(moved.mean()) > 0.3
+
+
+def test_a_regression_is_adjusted_to_the_partys_mean(table):
+    y = table[:, 0] * 3
+    model = simfl.train([simfl.Party("a", table, y)], objective="reg:squarederror", n_trees=3)
+    fitted = model.adjusted(table, y + 10)
+    assert (fitted.predict(table) - model.predict(table)).mean() == pytest.approx(
+        10 * 60 / 61 + (y - model.predict(table)).mean() * 60 / 61, abs=1e-3
+    )
+
+
+def test_many_classes_are_adjusted_and_an_absent_one_stays_finite(table):
+    y = np.arange(60) % 3
+    model = simfl.train([simfl.Party("a", table, y)], objective="multi:softprob", n_trees=3)
+    few = y != 2
+    fitted = model.adjusted(table[few], y[few])
+    p = fitted.predict_proba(table[few])
+    assert np.isfinite(p).all()
+    assert p[:, 2].mean() < 0.1 < model.predict_proba(table[few])[:, 2].mean()
+
+
+def test_an_adjusted_model_survives_its_file(skewed, tmp_path):
+    model, _, held_out, own = skewed
+    fitted = model.adjusted(*own["a"])
+    fitted.save(tmp_path / "m.ubj")
+    np.testing.assert_array_equal(simfl.load(tmp_path / "m.ubj").margins(held_out.X), fitted.margins(held_out.X))
+
+
+def test_a_curve_ends_where_the_model_is(skewed):
+    model, _, held_out, _ = skewed
+    (curve,) = evaluation.curves("SimFL", None, model, held_out, [None])
+    assert curve.trees[0] == 1
+    assert curve.trees[-1] == model.n_trees
+    assert curve.values[-1] == pytest.approx(log_loss(held_out.y, model.predict_proba(held_out.X)), rel=1e-5)
+    (own,) = evaluation.curves("SimFL", None, model, held_out, ["b"])
+    mask = held_out.of("b")
+    assert own.values[-1] == pytest.approx(log_loss(held_out.y[mask], model.predict_proba(held_out.X[mask])), rel=1e-5)
+
+
+def test_the_roc_has_the_area_of_scikit_learn(skewed):
+    model, _, held_out, _ = skewed
+    (line,) = evaluation.roc("SimFL", None, model, held_out)
+    area = np.trapezoid(line.y, line.x)
+    assert area == pytest.approx(roc_auc_score(held_out.y, model.predict_proba(held_out.X)[:, 1]), abs=2e-3)
+
+
+def test_calibration_groups_hold_all_rows(skewed):
+    model, _, held_out, _ = skewed
+    (line,) = evaluation.calibration("SimFL", None, model, held_out)
+    assert sum(line.weights) == len(held_out.y)
+    assert line.x == sorted(line.x)
+    assert np.average(line.y, weights=line.weights) == pytest.approx(held_out.y.mean(), abs=1e-5)
+
+
+def test_importance_finds_the_columns_that_matter(skewed):
+    model, _, held_out, _ = skewed
+    found = evaluation.importance(model, held_out.X)
+    assert {one.feature for one in found[:2]} == {"f0", "f1"}
+    by_gain = sorted(found, key=lambda one: -one.gain)
+    assert {one.feature for one in by_gain[:2]} == {"f0", "f1"}
+    assert sum(one.splits for one in found) == sum(model.booster.get_score(importance_type="weight").values())
+
+
+def test_the_gain_of_one_party_with_global_leaf_values_is_xgboosts():
+    """Two copies of a table: the sums of both are twice those of one, and the tree is the builder's own."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(200, 3)).astype(np.float32), columns=list("abc"))
+    y = (X["a"] + X["b"] > 0).astype(int)
+    twins = [simfl.Party(name, X, y) for name in ("one", "two")]
+    params = {"n_trees": 1, "extra_depth": 0, "reg_lambda": 0.0, "max_depth": 2, "random_state": 0}
+    exact = {"n_neighbors": 1, "n_hashes": 40, "allow_unsafe_hashes": True}  # every row finds its copy
+    model = simfl.train(twins, leaf_values="global", **exact, **params)
+    single = simfl.baselines.solo(twins[:1], **params)["one"]
+    total = single.booster.get_score(importance_type="total_gain")
+    for name, value in total.items():
+        assert model.gain[name] == pytest.approx(2 * value, rel=1e-3)
+
+
+def test_rmse_gains_are_differences_of_roots(table):
+    y = table[:, 0] * 2
+    model = simfl.train([simfl.Party("a", table, y)], objective="reg:squarederror", n_trees=5)
+    weak = simfl.train([simfl.Party("a", table, y)], objective="reg:squarederror", n_trees=1)
+    held_out = HeldOut(table, y, np.array(["a"] * 60))
+    gain = evaluation.gains({"a": weak}, model, held_out, {"a": (table, y)})[0]
+    assert gain.together == pytest.approx(np.sqrt(mean_squared_error(y, model.predict(table))), rel=1e-5)

@@ -1,0 +1,291 @@
+"""The report as a reader meets it: in a browser, without a network."""
+
+import html
+import json
+import re
+import shutil
+import threading
+import urllib.error
+import urllib.request
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from simfl import partition, report, simulation
+from simfl.callbacks import TreeRecord
+from simfl.errors import FileError
+from simfl.files import Dataset
+from simfl.record import AuditResult, Member, Recorder, RunRecord
+from simfl.schema import Schema
+from simfl.watch import serve
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+STRANGE = "</script><img src=x onerror=alert(1)>"
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="No chromium here: apt-get install chromium")
+
+
+def a_run(objective, names, title="A test"):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"ward": rng.choice(list("abc"), 240), "age": rng.normal(size=240), "n": rng.normal(size=240)})
+    score = (frame["ward"] == "b") + frame["age"] + rng.normal(0, 0.3, 240)
+    y = {
+        "binary:logistic": (score > 0.5).astype(int),
+        "multi:softprob": np.digitize(score, [0, 1]),
+        "reg:squarederror": score,
+    }[objective]
+    data = Dataset(frame, np.asarray(y), Schema.propose(frame))
+    parts = dict(zip(names, partition.balanced(240, len(names)), strict=True))
+    stage = simulation.set_up(data, parts, 0, stratify=objective != "reg:squarederror")
+    params = {"n_trees": 8, "random_state": 0, "objective": objective, "n_jobs": 1}
+    compared = simulation.play(stage, params, callbacks=[])
+    return simulation.record(stage, compared, title=title, command="simfl simulate", began=0.0)
+
+
+@pytest.fixture(scope="module")
+def records():
+    audit = [AuditResult(attack="reconstruction", value="12 %", meaning="rows found", passed=True)]
+    binary = a_run("binary:logistic", ["north", "south", STRANGE], title=f"Party {STRANGE}")
+    return {
+        "binary": msgspec.structs.replace(binary, audit=audit, notes=["A note."]),
+        "classes": a_run("multi:softprob", ["north", "south"]),
+        "numbers": a_run("reg:squarederror", ["north", "south"]),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, records, tmp_path):
+    """Open a run's page; what the browser complains about is collected."""
+    pages = []
+
+    def open_page(which, **options):
+        records[which].save(tmp_path / which)
+        path = report.write(tmp_path / which)
+        page = browser.new_context(offline=True, **options).new_page()
+        page.complaints = []
+        page.on("console", lambda m: page.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("request", lambda r: None if r.url.startswith("file:") else page.complaints.append(r.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-drawn]", timeout=30_000)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.context.close()
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("which", "scheme"), [("binary", "light"), ("binary", "dark"), ("classes", "light"), ("numbers", "light")]
+)
+def test_the_page_draws_every_chart_without_a_complaint(opened, records, which, scheme):
+    page = opened(which, color_scheme=scheme)
+    charts = page.locator(".chart").count()
+    assert charts == sum(len(f.charts) for f in report.figures(records[which]))
+    assert page.locator(".chart svg").count() == charts
+    assert page.locator(".chart svg path, .chart svg rect").count() > 5 * charts
+    assert page.complaints == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("options", [{"color_scheme": "light"}, {"color_scheme": "dark"}], ids=["light", "dark"])
+def test_the_page_passes_an_accessibility_check(opened, options):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = opened("binary", **options)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    found = Axe().run(page).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"]) for v in found] == []
+
+
+@needs_chromium
+def test_the_page_fits_a_phone(opened):
+    page = opened("binary", viewport={"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    widest = page.evaluate("Math.max(...[...document.querySelectorAll('.chart svg')].map((s) => s.clientWidth))")
+    assert widest <= 360
+
+
+@needs_chromium
+def test_the_page_prints_in_light_colours(opened):
+    page = opened("binary", color_scheme="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert len(page.pdf()) > 20_000
+
+
+@needs_chromium
+def test_a_chart_tells_its_numbers_when_hovered(opened, records):
+    page = opened("binary")
+    page.locator("#gain-0 svg .mark-symbol path").first.hover()
+    told = page.locator("#vg-tooltip-element").inner_text()
+    assert f"{records['binary'].gains[0].alone:.4f}" in told
+
+
+@needs_chromium
+def test_the_numbers_on_the_page_are_those_of_the_run(opened, records):
+    page, run = opened("binary"), records["binary"]
+    assert page.evaluate("JSON.parse(document.getElementById('run').textContent)") == msgspec.to_builtins(run)
+    drawn = page.evaluate("views['gain-0'].view.data('source_1') || views['gain-0'].view.data('source_0')")
+    on_all = [g for g in run.gains if g.metric == "logloss" and g.rows is None]
+    assert [(row["party"], row["gain"], row["low"], row["high"]) for row in drawn if "gain" in row] == [
+        (g.party, g.gain, g.low, g.high) for g in on_all
+    ]
+    cells = page.locator("#gain tbody tr").evaluate_all(
+        "rows => rows.map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+    assert [row[5] for row in cells] == [f"{g.gain:+.4f}" for g in run.gains]
+    sent = page.locator("#traffic tbody tr").evaluate_all(
+        "rows => rows.map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+    told = {(row[0], row[1], row[2]): int(row[3].replace(",", "")) for row in sent}
+    assert told == {
+        (party, way, kind): n
+        for party, ways in run.traffic.items()
+        for way, kinds in ways.items()
+        for kind, n in kinds.items()
+    }
+
+
+def test_names_cannot_become_markup(records):
+    page = report.render(records["binary"])
+    assert "<img src=x" not in page
+    assert html.escape(STRANGE) in page
+
+
+def test_the_page_asks_for_nothing_from_outside(records):
+    page = report.render(records["binary"])
+    own = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    assert not re.search(r"(src|href)=.?https?:", own)
+    assert "connect-src &#39;none&#39;" in page or "connect-src 'none'" in page
+
+
+def test_the_headline_counts_the_parties_that_gain(records):
+    run = records["binary"]
+    own = [g for g in run.gains if g.metric == "logloss" and g.rows is None]
+    said = report.headline(run)[0]
+    assert ("every party" in said) == all(g.low > 0 for g in own)
+    worse = [msgspec.structs.replace(g, gain=-1.0, low=-2.0, high=-0.5) for g in run.gains]
+    assert "0 of 3 parties predict better" in report.headline(msgspec.structs.replace(run, gains=worse))[0]
+    assert "3 predict worse" in report.headline(msgspec.structs.replace(run, gains=worse))[0]
+
+
+def test_a_run_that_knows_little_has_a_page_too():
+    bare = RunRecord(
+        title="bare",
+        status="running",
+        started="2030-01-01T00:00:00+00:00",
+        seconds=1.0,
+        objective="binary:logistic",
+        n_trees=10,
+        parties=[Member(name="north", n_rows=3, dropped="no answer for 60 s, round 4")],
+        history=[TreeRecord(round=0, builder="north", train={"logloss": 0.5}, validation={}, bytes=3, seconds=0.1)],
+    )
+    page = report.render(bare)
+    assert "1 of 10 rounds are done" in page
+    assert "dropped out" in page
+    assert [f.name for f in report.figures(bare)] == ["progress"]
+
+
+# --- the record ---
+
+
+def test_a_record_survives_its_file(records, tmp_path):
+    for name, run in records.items():
+        run.save(tmp_path / name)
+        assert RunRecord.load(tmp_path / name) == run
+        assert RunRecord.load(tmp_path / name / "run.json") == run
+
+
+def test_what_is_not_a_run_is_told(tmp_path):
+    with pytest.raises(FileError, match="There is no run at"):
+        RunRecord.load(tmp_path)
+    (tmp_path / "run.json").write_text('{"title": 3}')
+    with pytest.raises(FileError, match="is not the record of a run"):
+        RunRecord.load(tmp_path)
+    newer = {"title": "", "status": "finished", "started": "", "seconds": 1, "objective": "", "n_trees": 1}
+    (tmp_path / "run.json").write_text(json.dumps(newer | {"parties": [], "format": 99}))
+    with pytest.raises(FileError, match="newer version"):
+        RunRecord.load(tmp_path)
+
+
+# --- watching ---
+
+
+def test_a_training_can_be_watched(halves, tmp_path):
+    import simfl
+
+    seen = []
+
+    class Look(simfl.Callback):
+        def after_tree(self, record):
+            run = RunRecord.load(tmp_path / "run")
+            seen.append((run.status, len(run.history)))
+
+    recorder = Recorder(tmp_path / "run", "watched", [Member(name="a", n_rows=30)])
+    fit = simfl.train(halves, n_trees=4, random_state=0, callbacks=[recorder, Look()])
+    assert seen[0] == ("running", 1)
+    done = RunRecord.load(tmp_path / "run")
+    assert (done.status, done.history) == ("finished", fit.history)
+
+
+@pytest.fixture
+def served(records, tmp_path):
+    records["numbers"].save(tmp_path)
+    with serve(tmp_path, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_the_server_gives_the_page_the_record_and_nothing_else(served, records):
+    page = urllib.request.urlopen(f"{served}/").read().decode()
+    assert 'fetch("version"' in page
+    assert (
+        msgspec.json.decode(urllib.request.urlopen(f"{served}/run.json").read(), type=RunRecord) == records["numbers"]
+    )
+    before = urllib.request.urlopen(f"{served}/version").read()
+    assert before.isdigit()
+    for path in ("/../pyproject.toml", "/etc/passwd", "/report.html"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{served}{path}")
+
+
+def test_the_server_answers_this_machine_only(served):
+    request = urllib.request.Request(f"{served}/run.json", headers={"Host": "evil.example"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(request)
+
+
+@needs_chromium
+def test_the_watched_page_follows_the_run(browser, records, tmp_path):
+    run = msgspec.structs.replace(records["numbers"], title="before")
+    run.save(tmp_path)
+    with serve(tmp_path, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_page()
+        page.goto(f"http://localhost:{server.server_address[1]}/")
+        page.wait_for_timeout(2500)
+        msgspec.structs.replace(run, title="after").save(tmp_path)
+        page.wait_for_function("document.querySelector('h1').textContent === 'after'", timeout=10_000)
+        page.close()
+        server.shutdown()
+
+
+def test_a_taken_port_is_told(records, tmp_path):
+    records["numbers"].save(tmp_path)
+    with serve(tmp_path, 0) as server, pytest.raises(FileError, match="--port"):
+        serve(tmp_path, server.server_address[1])
