@@ -28,6 +28,7 @@ from simfl import messages as msg
 from simfl.callbacks import TreeRecord
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.model import write_whole
+from simfl.privacy.tokens import secret_of
 from simfl.sites import CLASSES, PARTY_FILE, Order, sweep
 from simfl.study import EXAMPLE_PARTY, EXAMPLE_STUDY, Study, open_table, parse_study, read_party_file, read_study
 from simfl.transport import flare
@@ -396,9 +397,11 @@ class LocalProcesses:
         self.host, self.port, self.within = host, free_port(), dict(within or {})
         self.kits = _provision(study, folder, host, self.port)
         threads = max((os.cpu_count() or 1) // len(study.party), 1)
+        seed = study.parameters.get("random_state")  # as in one process, a seed stands in for the parties' secret
+        secret = "" if seed is None else f'secret = "{secret_of(seed).hex()}"\n'
         for member in study.party:
             data = msgspec.json.encode(str(at / str(member.data))).decode()  # quoted as TOML does
-            text = f'name = "{member.name}"\ndata = {data}\nkit = "."\nn_jobs = {threads}\n'
+            text = f'name = "{member.name}"\ndata = {data}\nkit = "."\nn_jobs = {threads}\n{secret}'
             write_whole(self.kits[member.name] / "party.toml", text.encode())
 
     def __enter__(self) -> LocalProcesses:

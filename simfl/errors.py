@@ -21,6 +21,10 @@ class UnknownParameterError(ParameterError, TypeError):
     """A parameter of that name does not exist."""
 
 
+class PrivacyWarning(UserWarning):
+    """Something that is allowed tells more than one may think."""
+
+
 class PrivacyError(ParameterError):
     """The parameters would break the condition of the paper's Theorem 1."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections import Counter
@@ -29,6 +30,7 @@ from simfl.params import (
     train_params,
 )
 from simfl.party import Party
+from simfl.privacy.tokens import SECRET_BYTES, secret_of
 from simfl.transport.local import LocalTransport
 
 _ABOUT = "preparation.json"
@@ -110,13 +112,23 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     checked = prepare_params(**params)
     transport = gather(parties, checked.n_jobs)
     members = list(transport.handlers.values())
+    _entrust(members, checked.random_state)
     with SearchBar(sum(len(member.rows.y) for member in members) * (len(members) - 1)) as bar:
         for member in members:
             member.progress = bar.watcher()
-        prepared = hub.prepare(transport, checked)
+        prepared = hub.prepare(transport, checked, bar.watcher())
     for member in members:
         member.progress = None
     return Preparation(members, prepared, transport)
+
+
+def _entrust(members: Sequence[Party], random_state: int | None) -> None:
+    """Give the parties a common secret, past the hub. A seed stands in for it, so that it gives the same model."""
+    if any(member.secret for member in members):
+        return  # they have brought one
+    secret = secrets.token_bytes(SECRET_BYTES) if random_state is None else secret_of(random_state)
+    for member in members:
+        member.secret = secret
 
 
 @documented(NAMES)
@@ -154,7 +166,8 @@ def train_and_keep(
     if isinstance(parties, Preparation):
         ready = parties
         _refuse_prepared(params, ready.about.params.recipe)
-        params = {"recipe": ready.about.params.recipe, "n_jobs": ready.about.params.n_jobs} | params
+        about = ready.about.params
+        params = {"recipe": about.recipe, "n_jobs": about.n_jobs, "masked": about.masked} | params
     else:
         first, params = split(params)
         ready = prepare(parties, **first)

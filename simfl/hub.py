@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,17 +18,22 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from simfl import matching
 from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord, logger
-from simfl.errors import DataError, ParameterError, PartyLost, ProtocolError
+from simfl.errors import DataError, ParameterError, PartyLost, PrivacyError, PrivacyWarning, ProtocolError
 from simfl.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
+from simfl.meeting import have_a_secret, meet
 from simfl.params import PrepareParams, TrainParams, with_numbers
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
+from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import HashValues, merge_tables
-from simfl.privacy.guard import check_hashes, default_hashes
+from simfl.privacy.guard import about_two_parties, check_hashes, default_hashes
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
+from simfl.privacy.wide import WIDE_WORDS, from_words, to_wide, wide_total
 from simfl.schema import Column, Expansion, Schema, agree
+from simfl.training.groups import SPREAD
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import gain_of_features, keep_all, prune
 from simfl.training.schedule import TURNS
@@ -36,7 +42,7 @@ from simfl.transport.base import Transport
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hub knows after stage 1. The similar rows themselves stay at the parties."""
+    """What the hub knows after stage 1. The similar rows stay at the parties, unless ids are fresh for every tree."""
 
     parties: list[str]
     n_rows: list[int]
@@ -50,12 +56,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     equal_hashes: dict[str, dict[str, float]]  # party -> other party -> mean count of equal hash values
     most_uses: dict[str, int]  # party -> how many of its rows at most resemble one and the same row
     seconds: float
+    neighbours: matching.Neighbours | None = None
 
 
 # --- stage 1 ---------------------------------------------------------------------------------------------------------
 
 
-def prepare(transport: Transport, params: PrepareParams) -> Prepared:
+def prepare(transport: Transport, params: PrepareParams, progress: Progress | None = None) -> Prepared:
     """Stage 1: find the similar rows. Done once, used by many trainings."""
     begun = time.perf_counter()
     seed = fresh_seed(params.random_state)
@@ -63,7 +70,7 @@ def prepare(transport: Transport, params: PrepareParams) -> Prepared:
     first = next(iter(described.values()))
     hashing: dict[str, Any] = {"n_hashes": 0, "bucket_width": None, "equal_hashes": {}, "most_uses": {}}
     if len(described) > 1 and params.n_neighbors:
-        hashing = _find_similar_rows(transport, params, seed, described)
+        hashing = _find_similar_rows(transport, params, seed, described, progress)
     logger.info("Stage 1 is done: %d parties, %d hash values per row", len(described), hashing["n_hashes"])
     return Prepared(
         parties=list(described),
@@ -141,33 +148,84 @@ def _other_names(first: list[Column] | None, own: list[Column] | None) -> str:
     return "; ".join([f"missing: {missing}"] * bool(missing) + [f"extra: {extra}"] * bool(extra))
 
 
+class _Masks:
+    """Counts the steps of masked sums; the masks themselves are the parties' affair."""
+
+    def __init__(self, parties: Sequence[str] = ()) -> None:
+        self.parties, self.step = list(parties), -1
+
+    @property
+    def on(self) -> bool:
+        """Whether sums are masked at all."""
+        return bool(self.parties)
+
+    def next(self) -> msg.Masking | None:
+        """Of the next step."""
+        self.step += 1
+        return self.now()
+
+    def now(self) -> msg.Masking | None:
+        """Of the step that is under way."""
+        return msg.Masking(step=self.step, parties=self.parties) if self.on else None
+
+
+def _masks(transport: Transport, params: PrepareParams | TrainParams, prepared: Prepared | None = None) -> _Masks:
+    """Let the parties meet if their sums are to be masked. New keys each time: no mask of before fits.
+
+    They meet, too, if they are going to match rows blindly: whoever is new here is given the secret.
+    """
+    wanted = transport.deployed if params.masked is None else params.masked
+    blind = prepared is not None and prepared.params.matching == "blind" and bool(prepared.most_uses)
+    several = len(transport.parties) > 1
+    if wanted and not several and prepared is not None and len(prepared.parties) > 1:
+        raise PrivacyError(
+            f"Only party {transport.parties[0]!r} is left: its sums would not be hidden among others. "
+            "Wait for the others, or allow it with masked=false."
+        )
+    if several and (wanted or blind):
+        meet(transport)
+    return _Masks(transport.parties if wanted and several else ())
+
+
 def _find_similar_rows(
-    transport: Transport, params: PrepareParams, seed: int, described: Mapping[str, msg.Description]
+    transport: Transport,
+    params: PrepareParams,
+    seed: int,
+    described: Mapping[str, msg.Description],
+    progress: Progress | None,
 ) -> dict[str, Any]:
     # Step 1: a common scale.
     d = next(iter(described.values())).n_features
     guarded = params.original_features or d
     n_hashes = params.n_hashes or max(default_hashes(guarded, params.known_features), 1)
     check_hashes(n_hashes, guarded, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
+    blind, masks = params.matching == "blind", _masks(transport, params)
+    if blind and not masks.on and not have_a_secret(described):
+        meet(transport)
     expansion = _expansion(next(iter(described.values())))
-    scale = _scale(transport, params, expansion, sum(r.n_rows for r in described.values()))
+    scale = _scale(transport, params, expansion, sum(r.n_rows for r in described.values()), masks)
     bucket_width = params.bucket_width or scale.norm / 2 or 1.0
     # Step 2: every party hashes its rows.
     question = msg.Hash(
-        seed=seed,
+        seed=None if blind else seed,
         n_hashes=n_hashes,
         bucket_width=bucket_width,
         law=params.hash_law,
         mean=msg.pack(scale.mean),
         deviation=msg.pack(scale.deviation),
     )
+    found = {"n_hashes": n_hashes, "bucket_width": bucket_width}
+    if blind:  # Step 3, blind: the hub finds the similar rows, each party gets the ids of those of its own rows.
+        n_rows = {party: d.n_rows for party, d in described.items()}
+        hidden = _ask_all(transport, question, msg.HiddenRows)
+        neighbours, alike = _match_blindly(transport, hidden, n_rows, n_hashes, params, seed, progress=progress)
+        return found | alike | {"neighbours": neighbours}
     hashes = {}
     for party, reply in _ask_all(transport, question, msg.Hashes).items():
         with _sent_by(party):
             hashes[party] = _hash_values(reply.values, reply.lowest, described[party].n_rows, n_hashes)
-    # Step 3: the global tables go to everybody, and every party finds its similar rows.
-    matched = _match(transport, hashes, params, seed)
-    return {"n_hashes": n_hashes, "bucket_width": bucket_width} | matched
+    # Step 3, shared: the global tables go to everybody, and every party finds its similar rows.
+    return found | _match(transport, hashes, params, seed)
 
 
 def _expansion(described: msg.Description) -> Expansion:
@@ -176,19 +234,30 @@ def _expansion(described: msg.Description) -> Expansion:
     return Expansion(Schema(tuple(columns)).n_levels if columns else np.zeros(described.n_features, dtype=np.int32))
 
 
-def _scale(transport: Transport, params: PrepareParams, expansion: Expansion, n_rows: int) -> Scale:
+def _scale(transport: Transport, params: PrepareParams, expansion: Expansion, n_rows: int, masks: _Masks) -> Scale:
     d = expansion.width
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
-    replies = _ask_all(transport, msg.Measure(), msg.FeatureMoments)
-    found = []
+    found = _total_moments(transport, d, masks)
+    if params.scale == "standard":
+        return common_scale([found], n_rows, expansion.groups)
+    return Scale(np.zeros(d), np.ones(d), math.sqrt(float(found.squares.sum()) / n_rows))
+
+
+def _total_moments(transport: Transport, d: int, masks: _Masks) -> Moments:
+    """The moments over all parties; masked or not, they are added up as wide numbers, so that no bit differs."""
+    replies = _ask_all(transport, msg.Measure(mask=masks.next()), msg.FeatureMoments)
+
+    columns: list[list[list[int]]] = [[], [], []]
     for party, reply in replies.items():
         with _sent_by(party):
-            found.append(Moments(*(msg.unpack(a, "f8", (d,)) for a in (reply.counts, reply.sums, reply.squares))))
-    if params.scale == "standard":
-        return common_scale(found, n_rows, expansion.groups)
-    squares = math.fsum(float(m.squares.sum()) for m in found)
-    return Scale(np.zeros(d), np.ones(d), math.sqrt(squares / n_rows))
+            for column, array in zip(columns, (reply.counts, reply.sums, reply.squares), strict=True):
+                column.append(_wide(array, d) if masks.on else to_wide(msg.unpack(array, "f8", (d,)).tolist()))
+    return Moments(*(np.array(wide_total(vectors)) for vectors in columns))
+
+
+def _wide(array: msg.Array, n: int) -> list[int]:
+    return from_words(msg.unpack(array, "u8", (n, WIDE_WORDS)))
 
 
 def _hash_values(values: msg.Array, lowest: msg.Array | None, n_rows: int, n_hashes: int | None) -> HashValues:
@@ -222,6 +291,28 @@ def _match(
     }
 
 
+def _match_blindly(
+    transport: Transport,
+    hidden: Mapping[str, msg.HiddenRows],
+    n_rows: Mapping[str, int],
+    n_hashes: int | None,
+    params: PrepareParams,
+    seed: int,
+    number: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[matching.Neighbours | None, dict[str, Any]]:
+    """Find the similar rows; the hub keeps them only where the parties are not to know them."""
+    fresh = params.ids == "fresh"
+    for party, reply in hidden.items():
+        with _sent_by(party):
+            expected = n_hashes or len(next(iter(hidden.values())).names)
+            _refuse_unless(reply.round == number, f"rows for round {reply.round}")
+            _refuse_unless(1 <= len(reply.names) == expected, f"names of {len(reply.names)} hash functions")
+    found, alike = matching.find(hidden, n_rows, params, seed, number, progress)
+    matching.hand_out(transport, found, number, fresh=fresh)
+    return (found if fresh else None), alike
+
+
 # --- stage 2 ---------------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +340,8 @@ class Training:
     gains: list[Doubles] = field(default_factory=list)  # per round and feature: what its splits gained for all parties
     earlier: list[msg.AdoptedTree] = field(default_factory=list)  # trees that it goes on from
     best_round: int | None = None
+    neighbours: matching.Neighbours | None = None  # with fresh ids: the similar rows, as the hub knows them
+    masks: _Masks = field(default_factory=_Masks)
 
 
 @dataclass
@@ -256,11 +349,13 @@ class _Exponents:
     """The resolution of the sums, as powers of two: gradients and hessians."""
 
     started: dict[str, msg.Started]
+    min_group: int = 1
     row: tuple[int, int] = (0, 0)
 
     def matched(self, most_uses: Mapping[str, int]) -> None:
         """Sums onto rows are bounded by how many rows resemble one and the same row."""
-        sizes = [(s, most_uses.get(party, 0)) for party, s in self.started.items()]
+        more = SPREAD * self.min_group if self.min_group > 1 else 1
+        sizes = [(s, more * most_uses.get(party, 0)) for party, s in self.started.items()]
         self.row = (
             resolution((s.gradient * uses for s, uses in sizes), ROW_BITS),
             resolution((s.hessian * uses for s, uses in sizes), ROW_BITS),
@@ -344,20 +439,23 @@ def _grow_all(transport: Transport, training: Training, exponents: _Exponents, w
         if not names:
             continue  # the next in turn
         if _rematch_is_due(number, len(builders), watch, transport, params):
-            watch.rematched(number, *_rematch(transport, prepared, number, seed, previous, transport.parties))
+            watch.rematched(number, *_rematch(transport, training, number, seed, previous, transport.parties))
             exponents.matched(watch.most_uses)
             previous = []  # adopted on the way
         # Step 1: the others adopt the previous trees and sum their gradients onto the builder's rows.
-        sums, scores = _sums_for(transport, number, names, previous, exponents)
+        drawn, orders = _draw(training, names, number, seed)
+        masks = training.masks
+        sums, scores = _sums_for(transport, number, names, previous, exponents, drawn, masks)
         # Step 2: the builder adds its own and grows the next trees.
-        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, training)
+        grown = _grow(transport, number, sums, previous if len(names) == 1 else [], exponents, training, orders)
         previous = []
         if watch.scored(scores if len(names) > 1 else [*scores, grown[0].scores]):  # the scores of the trees before
             break
         # Step 3: leaf values by the recipe; everybody adopts the trees with the next message.
-        trees, previous, gains = _value(transport, grown, number, params, exponents, prepared.n_features)
+        trees, previous, gains = _value(transport, grown, number, params, exponents, prepared.n_features, masks)
         watch.built(turn, names, trees, grown, previous, gains)
-    finished = _ask_all(transport, msg.Finish(round=len(training.rounds), previous=previous), msg.Finished)
+    last = msg.Finish(round=len(training.rounds), previous=previous, mask=training.masks.next())
+    finished = _ask_all(transport, last, msg.Finished)
     watch.scored([reply.scores for reply in finished.values()])
     return True
 
@@ -406,9 +504,10 @@ def _begin(
     earlier: Earlier | None,
 ) -> Training:
     """Classes and start value, from the labels or from the journal of a training that already began."""
+    _advise(transport, params)
     began = next(iter(journal.of(Began)), None) if journal else None
     if began is None or set(transport.parties) == set(prepared.parties):
-        classes, base_score = labels(transport, params)
+        classes, base_score = labels(transport, params, _masks(transport, params))
         if earlier is not None:
             _check_earlier(earlier, prepared, params, classes)
             classes, base_score = earlier.classes, earlier.base_score
@@ -424,14 +523,26 @@ def _begin(
     return Training(prepared, params, began.classes, np.array(began.base_score))
 
 
+def _advise(transport: Transport, params: TrainParams) -> None:
+    """Tell two parties what their sums reveal. In one process all rows are in one place anyway."""
+    advice = about_two_parties(transport.parties, params.min_group)
+    if advice and (params.masked or transport.deployed):
+        warnings.warn(advice, PrivacyWarning, stacklevel=4)
+
+
 def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
-    params = training.params
+    prepared, params = training.prepared, training.params
+    training.neighbours, training.masks = prepared.neighbours, _masks(transport, params, prepared)
+    scale = _cut_scale(transport, training)
     question = msg.Start(
         params=params,
         seed=seed,
         classes=training.classes,
         base_margin=LOSSES[params.objective].margin(training.base_score).tolist(),
-        remember=training.prepared.n_hashes if params.rematch else 0,
+        remember=prepared.n_hashes if params.rematch else 0,
+        n_parties=len(transport.parties),
+        mean=msg.pack(scale.mean) if scale else None,
+        deviation=msg.pack(scale.deviation) if scale else None,
         earlier=training.earlier,
     )
     started = _ask_all(transport, question, msg.Started)
@@ -439,8 +550,8 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
         with _sent_by(party):
             bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
             _refuse_unless(min(bounds) >= 0, f"the bounds {bounds}")
-    exponents = _Exponents(started)
-    exponents.matched(training.prepared.most_uses)
+    exponents = _Exponents(started, params.min_group)
+    exponents.matched(prepared.most_uses)
     return exponents
 
 
@@ -450,6 +561,15 @@ def _trees_of(earlier: Earlier | None) -> list[msg.AdoptedTree]:
         for trees in (earlier.rounds if earlier else [])
         for tree in trees
     ]
+
+
+def _cut_scale(transport: Transport, training: Training) -> Scale | None:
+    """Where the grid of shared cut points lies."""
+    if training.params.cuts != "shared":
+        return None
+    prepared = training.prepared
+    levels = prepared.schema.n_levels if prepared.schema else np.zeros(prepared.n_features, dtype=np.int32)
+    return common_scale([_total_moments(transport, Expansion(levels).width, training.masks)], sum(prepared.n_rows))
 
 
 ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
@@ -469,17 +589,21 @@ def _replay(transport: Transport, training: Training, exponents: _Exponents, wat
             rounds.append(entry.adopted)
         elif isinstance(entry, Rematched):
             send()
-            _match_again(transport, training.prepared, entry, seed)
+            _match_again(transport, training, entry, seed)
             exponents.matched(entry.most_uses)
     send()
 
 
-def _match_again(transport: Transport, prepared: Prepared, then: Rematched, seed: int) -> None:
+def _match_again(transport: Transport, training: Training, then: Rematched, seed: int) -> None:
     """Bring back the similar rows of a rematch: from what the parties kept, or by searching once more."""
     there = [party for party in then.parties if party in transport.parties]
+    if training.prepared.params.ids == "fresh":  # only the hub knew them
+        if len(there) > 1:
+            _rematch(transport, training, then.round, seed, [], there)
+        return
     if recall(transport, there, then.round) or there != then.parties:
         return  # where somebody is missing a new rematch follows
-    _rematch(transport, prepared, then.round, seed, [], there)
+    _rematch(transport, training, then.round, seed, [], there)
 
 
 def recall(transport: Transport, parties: Sequence[str], number: int | None) -> bool:
@@ -500,15 +624,21 @@ def _rematch_is_due(number: int, trees: int, watch: _Watch, transport: Transport
 
 def _rematch(
     transport: Transport,
-    prepared: Prepared,
+    training: Training,
     number: int,
     seed: int,
     previous: list[msg.AdoptedTree],
     parties: Sequence[str],
 ) -> tuple[list[str], dict[str, int]]:
     """Find the similar rows anew, by the leaves of the last trees: no more of them than there were hash values."""
-    question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes)
+    prepared = training.prepared
+    blind = prepared.params.matching == "blind"
+    question = msg.HashByTrees(round=number, previous=previous, n_hashes=prepared.n_hashes, blind=blind)
     rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
+    if blind:
+        hidden = _ask_each(transport, dict.fromkeys(parties, question), msg.HiddenRows)
+        training.neighbours, alike = _match_blindly(transport, hidden, rows, None, prepared.params, seed, number=number)
+        return list(parties), alike["most_uses"]
     leaves: dict[str, HashValues] = {}
     for party, reply in _ask_each(transport, dict.fromkeys(parties, question), msg.LeavesOfRows).items():
         with _sent_by(party):
@@ -516,27 +646,54 @@ def _rematch(
             n_trees = leaves[party].above.shape[1]
             others = next(iter(leaves.values())).above.shape[1]
             _refuse_unless(1 <= n_trees == others <= prepared.n_hashes, f"leaves of {n_trees} trees")
-    uses: dict[str, int] = _match(transport, leaves, prepared.params, seed + number, number)["most_uses"]
+    uses: dict[str, int] = _match(transport, leaves, prepared.params, seed, number)["most_uses"]
     return list(parties), uses
 
 
-def labels(transport: Transport, params: TrainParams) -> tuple[list[Any] | None, Doubles]:
+def labels(transport: Transport, params: TrainParams, masks: _Masks | None = None) -> tuple[list[Any] | None, Doubles]:
     """The classes of all parties (None for regression) and the start value. Refuses labels that do not fit."""
-    return check_labels(_ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.LabelSummary), params)
+    masked = masks is not None and masks.on
+    question = msg.DescribeLabels(objective=params.objective, only_classes=masked)
+    replies = _ask_all(transport, question, msg.LabelSummary)
+    classes = check_labels(replies, params, only_classes=masked)
+    *sums, weight = (
+        _masked_label_sums(transport, classes, params, masks) if masks and masks.on else _label_sums(replies, classes)
+    )
+    return classes, _base_score(sums, weight, classes, params)
 
 
-def check_labels(replies: Mapping[str, msg.LabelSummary], params: TrainParams) -> tuple[list[Any] | None, Doubles]:
-    """The same from replies that are there already."""
+def check_labels(
+    replies: Mapping[str, msg.LabelSummary], params: TrainParams, *, only_classes: bool = False
+) -> list[Any] | None:
+    """The classes of all parties, None for regression; refuses labels that do not fit together."""
     for party, reply in replies.items():
         with _sent_by(party):
-            expected = 1 if reply.classes is None else len(reply.classes)
-            _refuse_unless(
-                len(reply.sums) == expected and (reply.classes is not None) == LOSSES[params.objective].classifies,
-                "labels of another kind",
-            )
-            _refuse_unless(reply.weight > 0 and (reply.classes is None or min(reply.sums) >= 0), "weights below zero")
-    classes = _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
-    return classes, _base_score(replies, classes, params)
+            _refuse_unless((reply.classes is not None) == LOSSES[params.objective].classifies, "labels of another kind")
+            if not only_classes:
+                expected = 1 if reply.classes is None else len(reply.classes)
+                _refuse_unless(len(reply.sums) == expected, "labels of another kind")
+                sound = reply.weight > 0 and (reply.classes is None or min(reply.sums) >= 0)
+                _refuse_unless(sound, "weights below zero")
+    return _merge_classes(replies, params.objective) if LOSSES[params.objective].classifies else None
+
+
+def _label_sums(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | None) -> list[float]:
+    """The weight of every class (or the sum of the labels), and the weight of all rows."""
+    if classes is None:
+        sums = [math.fsum(reply.sums[0] for reply in replies.values())]
+    else:
+        per_party = [dict(zip(reply.classes or [], reply.sums, strict=True)) for reply in replies.values()]
+        sums = [math.fsum(own.get(c, 0.0) for own in per_party) for c in classes]
+    return [*sums, math.fsum(reply.weight for reply in replies.values())]
+
+
+def _masked_label_sums(
+    transport: Transport, classes: list[Any] | None, params: TrainParams, masks: _Masks
+) -> list[float]:
+    question = msg.SumLabels(objective=params.objective, classes=classes, mask=masks.next())
+    replies = _ask_all(transport, question, msg.LabelSums)
+    n = 2 if classes is None else len(classes) + 1
+    return wide_total([_wide(reply.sums, n) for reply in replies.values()])
 
 
 def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> list[Any]:
@@ -557,7 +714,7 @@ def _merge_classes(replies: Mapping[str, msg.LabelSummary], objective: str) -> l
     return classes
 
 
-def _base_score(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | None, params: TrainParams) -> Doubles:
+def _base_score(sums: Sequence[float], weight: float, classes: list[Any] | None, params: TrainParams) -> Doubles:
     """The start value from the label mean over all parties (or as given)."""
     loss = LOSSES[params.objective]
     if params.base_score is not None:
@@ -567,12 +724,7 @@ def _base_score(replies: Mapping[str, msg.LabelSummary], classes: list[Any] | No
         if not np.isfinite(start):
             raise ParameterError(f"base_score={params.base_score} is not possible: it does not fit float32.")
         return np.full(len(classes) if params.objective == "multi:softprob" and classes else 1, params.base_score)
-    if classes is None:
-        sums = [math.fsum(reply.sums[0] for reply in replies.values())]
-    else:
-        per_party = [dict(zip(reply.classes or [], reply.sums, strict=True)) for reply in replies.values()]
-        sums = [math.fsum(own.get(c, 0.0) for own in per_party) for c in classes]
-    return loss.start(sums, math.fsum(reply.weight for reply in replies.values()))
+    return loss.start(sums, weight)
 
 
 def n_rounds(params: TrainParams, n_parties: int) -> int:
@@ -580,15 +732,42 @@ def n_rounds(params: TrainParams, n_parties: int) -> int:
     return -(-params.n_trees // n_parties) if params.turns == "all" else params.n_trees
 
 
+def _draw(
+    training: Training, builders: Sequence[str], number: int, seed: int
+) -> tuple[dict[str, dict[str, msg.Array]], dict[str, bytes]]:
+    """With fresh ids: per party and builder the rows that its own go to, and per builder how to undo their order."""
+    drawn: dict[str, dict[str, msg.Array]] = {}
+    orders: dict[str, bytes] = {}
+    for builder in builders if training.neighbours else ():
+        rows, orders[builder] = matching.draw(training.neighbours, builder, seed + number)  # type: ignore[arg-type]
+        for party, own in rows.items():
+            drawn.setdefault(party, {})[builder] = own
+    return drawn, orders
+
+
 def _sums_for(
-    transport: Transport, number: int, builders: list[str], previous: list[msg.AdoptedTree], exponents: _Exponents
+    transport: Transport,
+    number: int,
+    builders: list[str],
+    previous: list[msg.AdoptedTree],
+    exponents: _Exponents,
+    drawn: Mapping[str, dict[str, msg.Array]],
+    masks: _Masks,
 ) -> tuple[dict[str, dict[str, msg.Array | None]], list[msg.Scores]]:
     """Ask all but a sole builder for their sums and add these up, for every builder."""
-    question = msg.SumOntoRows(round=number, builders=builders, previous=previous, exponents=exponents.row)
+    question = msg.SumOntoRows(
+        round=number,
+        builders=builders,
+        previous=previous,
+        exponents=exponents.row,
+        mask=masks.next(),
+    )
     asked = [party for party in transport.parties if builders != [party]]
+    questions = dict.fromkeys(asked, question)
+    for party in drawn.keys() & questions:
+        questions[party] = msgspec.structs.replace(question, similar=drawn[party])
     replies = {
-        party: _of_round(reply, number, party)
-        for party, reply in _ask_each(transport, dict.fromkeys(asked, question), msg.RowSums).items()
+        party: _of_round(reply, number, party) for party, reply in _ask_each(transport, questions, msg.RowSums).items()
     }
     sums = {
         builder: {
@@ -607,11 +786,20 @@ def _grow(
     previous: list[msg.AdoptedTree],
     exponents: _Exponents,
     training: Training,
+    orders: Mapping[str, bytes],
 ) -> list[msg.Grown]:
     """Ask each builder for its trees."""
     params, n_outputs, n_features = training.params, len(training.base_score), training.prepared.n_features
     questions = {
-        builder: msg.Grow(round=number, previous=previous, exponents=exponents.row, **own)
+        builder: msg.Grow(
+            round=number,
+            previous=previous,
+            exponents=exponents.row,
+            order=orders.get(builder),
+            mask=training.masks.now(),
+            with_scores=len(sums) == 1,
+            **own,
+        )
         for builder, own in sums.items()
     }
     replies = _ask_each(transport, questions, msg.Grown)
@@ -631,16 +819,18 @@ def _grow(
 
 
 def _add(arrays: Mapping[str, msg.Array | None]) -> msg.Array | None:
-    """The sum of integer vectors. Integers: the order of the parties does not matter."""
+    """The sum of integer vectors. Integers: the order of the parties does not matter.
+
+    Modulo 2 ** 32, in which masks cancel. What they hide was cut off at its bounds, so that its sum fits.
+    """
     total: AnyArray | None = None
     for party, array in arrays.items():
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
             with _sent_by(party):
-                values = msg.unpack(array, "i4", shape)
-            total = values.astype(np.int64) if total is None else np.add(total, values, out=total)
-    # Within the announced bounds the sum fits; beyond them it is cut off rather than wrapped around.
-    return None if total is None else msg.pack(np.clip(total, -(2**31), 2**31 - 1).astype(np.int32))
+                values = msg.unpack(array, "i4", shape).view(np.uint32)
+            total = values.copy() if total is None else np.add(total, values, out=total)
+    return None if total is None else msg.pack(total.view(np.int32))
 
 
 def _value(
@@ -650,6 +840,7 @@ def _value(
     params: TrainParams,
     exponents: _Exponents,
     n_features: int,
+    masks: _Masks,
 ) -> tuple[list[Tree], list[msg.AdoptedTree], Doubles | None]:
     """The finished trees, what the parties are told of them, and what each feature gained where that is known."""
     structures = [structure for reply in grown for structure in reply.trees]
@@ -662,7 +853,7 @@ def _value(
         adopted = [msg.AdoptedTree(values=msg.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
         return valued_trees, adopted, None
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
-    question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf)
+    question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf, mask=masks.next())
     replies = _ask_all(transport, question, msg.LeafSums)
     for party, reply in replies.items():
         with _sent_by(party):
@@ -699,11 +890,11 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
 
 
 def _leaf_total(arrays: Mapping[str, msg.Array], n_leaves: int, exponent: int) -> Doubles:
-    total = np.zeros(n_leaves, dtype=np.int64)
+    total = np.zeros(n_leaves, dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
     for party, array in arrays.items():
         with _sent_by(party):
-            total += msg.unpack(array, "i8", (n_leaves,))
-    return from_ints(total, exponent)
+            total += msg.unpack(array, "i8", (n_leaves,)).view(np.uint64)
+    return from_ints(total.view(np.int64), exponent)
 
 
 class _Watch:
@@ -787,11 +978,12 @@ class _Watch:
         if len(self.training.history) == len(self.training.rounds):
             return False
         now, n_bytes = time.perf_counter(), self.transport.traffic.total
+        train, validation = self._totals(scores)
         record = TreeRecord(
             round=len(self.training.history),
             builder=self.builder,
-            train=self._mean([s.train for s in scores], [s.train_weight for s in scores]),
-            validation=self._mean([s.validation for s in scores], [s.validation_weight for s in scores]),
+            train=self._mean(*train),
+            validation=self._mean(*validation),
             bytes=n_bytes - self.bytes,
             seconds=now - self.clock,
             absent=self.absent,
@@ -806,12 +998,28 @@ class _Watch:
         self.training.history.append(record)
         return self._no_better(record)
 
-    def _mean(self, sums: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
-        names = {name: None for own in sums for name in own}
-        if not names:
-            return {}
-        total = {name: math.fsum(own.get(name, 0.0) for own in sums) for name in names}
-        return self.loss.finish(total, math.fsum(weights))
+    def _totals(self, scores: Sequence[msg.Scores]) -> tuple[tuple[dict[str, float], float], ...]:
+        """Sums of the metrics and weights over all parties, of training and of validation rows."""
+        names = self.loss.metrics
+        if all(s.masked is None for s in scores):
+            columns = [
+                [
+                    *(s.train.get(n, 0.0) for n in names),
+                    s.train_weight,
+                    *(s.validation.get(n, 0.0) for n in names),
+                    s.validation_weight,
+                ]
+                for s in scores
+            ]
+            totals = [math.fsum(column) for column in zip(*columns, strict=True)]
+        else:
+            n = 2 * len(names) + 2
+            totals = wide_total([_wide(s.masked, n) for s in scores if s.masked])
+        half = len(names) + 1
+        return tuple((dict(zip(names, part[:-1], strict=True)), part[-1]) for part in (totals[:half], totals[half:]))
+
+    def _mean(self, sums: dict[str, float], weight: float) -> dict[str, float]:
+        return self.loss.finish(sums, weight) if weight else {}
 
     def _no_better(self, record: TreeRecord) -> bool:
         patience = self.training.params.early_stopping_rounds

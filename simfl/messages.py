@@ -4,7 +4,8 @@ The hub asks, a party replies; nothing else is ever sent. Replies are marked "le
 field for a row, for a label of a row, or for XGBoost's statistics of a tree node (`sum_hessian`, `base_weights`,
 `loss_changes`), and a test watches all of a run's bytes for them. What does leave are sums, and a sum over one row is
 that row's: a gradient that lands alone on a row of the builder, or alone in a leaf, tells its label; a party of one
-row tells its class. Thresholds of a tree are single values of the builder's rows.
+row tells its class. Thresholds of a tree are single values of the builder's rows. docs/protections.md says which
+parameters hide what.
 
 Messages are typed, travel as MessagePack and are checked against these types when they arrive; what does not fit is
 refused.
@@ -30,7 +31,7 @@ from simfl.training.trees import LEAF, Tree, children
 VERSION = 1  # of the protocol: parties of different versions refuse each other
 
 ClassLabel = bool | int | float | str
-DType = Literal["u1", "u2", "u4", "i4", "i8", "f4", "f8"]
+DType = Literal["u1", "u2", "u4", "u8", "i4", "i8", "f4", "f8"]
 
 # Bounds of what a message can make its receiver allocate beyond its own size: numbers that something is made of have
 # limits, and arrays and lists are as long as their bytes. What lies outside is refused when the message arrives.
@@ -43,6 +44,7 @@ Nodes = Annotated[int, Meta(ge=1, le=2**28)]
 Round = Annotated[int, Meta(ge=0, le=2**40)]
 Seed = Annotated[int, Meta(ge=0)]
 Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
+Parties = Annotated[int, Meta(ge=1, le=2**16)]
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -82,10 +84,21 @@ class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True):
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of the metrics over a party's rows. Leaves the party."""
 
-    train: dict[str, float]
-    train_weight: float
-    validation: dict[str, float]
-    validation_weight: float
+    train: dict[str, float] = {}
+    train_weight: float = 0.0
+    validation: dict[str, float] = {}
+    validation_weight: float = 0.0
+    masked: Array | None = None  # all of it, as masked wide numbers
+
+
+class Masking(msgspec.Struct, frozen=True, kw_only=True):
+    """Hub to party: hide your sums under masks that cancel over these parties. Without it they are sent as they are.
+
+    Masked numbers are random to whoever sees them; only their sum over all these parties means something.
+    """
+
+    step: Round  # grows: no mask is used twice
+    parties: list[str]
 
 
 # --- the handshake ---------------------------------------------------------------------------------------------------
@@ -125,6 +138,42 @@ class Description(Message, frozen=True, kw_only=True):
     n_features: Features
     columns: list[Column] | None  # names, kinds and the levels of categories, where the table has names
     is_sparse: bool
+    secret: bytes | None = None  # a digest of the secret that it has in common with the other parties, if it has one
+
+
+# --- keys between parties, which the hub only passes on --------------------------------------------------------------
+
+
+class SignedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The public half of a key pair that a party drew for this training."""
+
+    key: bytes
+    signature: bytes | None = None  # by the party's certificate, where it has one
+    certificate: bytes | None = None
+
+
+class Introduce(Message, frozen=True, kw_only=True):
+    """Hub to party: draw a new key pair. What is its public half?"""
+
+
+class Introduced(Message, frozen=True, kw_only=True):
+    """Leaves the party: the public half."""
+
+    public: SignedKey
+
+
+class Meet(Message, frozen=True, kw_only=True):
+    """Hub to party: the public keys of all, and what the first party sealed for you. The first is told only keys."""
+
+    keys: dict[str, SignedKey]
+    first: str
+    sealed: bytes | None
+
+
+class Met(Message, frozen=True, kw_only=True):
+    """Leaves the party: from the first one, the common secret, encrypted for each other party; else nothing."""
+
+    sealed: dict[str, bytes]
 
 
 class Settle(Message, frozen=True, kw_only=True):
@@ -143,9 +192,11 @@ class Settled(Message, frozen=True, kw_only=True):
 class Measure(Message, frozen=True, kw_only=True):
     """Hub to party: what are the sums of your features?"""
 
+    mask: Masking | None = None
+
 
 class FeatureMoments(Message, frozen=True, kw_only=True):
-    """Leaves the party: per feature the number of values, their sum and the sum of their squares.
+    """Leaves the party: per feature the number of values, their sum and the sum of their squares, masked or not.
 
     A category has one 0/1 feature per level, so that its sums are how often each level occurs.
     """
@@ -156,9 +207,12 @@ class FeatureMoments(Message, frozen=True, kw_only=True):
 
 
 class Hash(Message, frozen=True, kw_only=True):
-    """Hub to party: hash your rows with these functions, on this scale."""
+    """Hub to party: hash your rows with functions of this seed, on this scale.
 
-    seed: Seed
+    Blind matching has no seed: the functions are drawn from the parties' secret, and the reply is `HiddenRows`.
+    """
+
+    seed: Seed | None
     n_hashes: NHashes
     bucket_width: float
     law: Literal["gaussian", "cauchy"]
@@ -192,6 +246,33 @@ class Matched(Message, frozen=True, kw_only=True):
     most_uses: Count  # how many of its rows at most resemble one and the same row
 
 
+class HiddenRows(Message, frozen=True, kw_only=True):
+    """Leaves the party, with blind matching: its rows in a private random order, hash values (or leaves) as names.
+
+    Names are made with the parties' secret. They say which values are equal, and nothing else.
+    """
+
+    round: Round | None
+    names: list[Array]  # per hash function: the names that occur, in the order of their numbers
+    codes: Array  # per row and hash function: which of these
+    ties: Array  # a name per row: decides among rows that are equally similar
+
+
+class TakeSimilar(Message, frozen=True, kw_only=True):
+    """Hub to party, with blind matching: the rows of each other party that resemble yours, in your order and theirs."""
+
+    round: Round | None
+    parties: list[str]  # all of them, in the common order
+    n_rows: dict[str, Count]  # of each other party
+    similar: dict[str, Array]  # none where each tree has ids of its own (`ids="fresh"`)
+
+
+class SimilarTaken(Message, frozen=True, kw_only=True):
+    """Leaves the party: only that it has them."""
+
+    round: Round | None
+
+
 # --- stage 2: training -----------------------------------------------------------------------------------------------
 
 
@@ -199,6 +280,7 @@ class DescribeLabels(Message, frozen=True, kw_only=True):
     """Hub to party: which classes have you got, or what is the sum of your labels?"""
 
     objective: Objective
+    only_classes: bool = False  # the sums are going to be masked: `SumLabels`
 
 
 class LabelSummary(Message, frozen=True, kw_only=True):
@@ -207,6 +289,20 @@ class LabelSummary(Message, frozen=True, kw_only=True):
     classes: list[ClassLabel] | None
     sums: list[float]
     weight: float
+
+
+class SumLabels(Message, frozen=True, kw_only=True):
+    """Hub to party: the weight of each of these classes (or the sum of your labels), and the weight of all rows?"""
+
+    objective: Objective
+    classes: list[ClassLabel] | None
+    mask: Masking | None
+
+
+class LabelSums(Message, frozen=True, kw_only=True):
+    """Leaves the party: these sums as masked wide numbers."""
+
+    sums: Array
 
 
 class Start(Message, frozen=True, kw_only=True):
@@ -218,10 +314,13 @@ class Start(Message, frozen=True, kw_only=True):
     base_margin: Annotated[list[float], Meta(min_length=1, max_length=MOST_CLASSES)]
     remember: NHashes  # of how many last trees the leaves are to be kept, for a rematch
     earlier: list[AdoptedTree] = []  # the trees of an earlier model that this training goes on from
+    n_parties: Parties = 1  # whose sums are going to be added up
+    mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
+    deviation: Array | None = None
 
 
 class Started(Message, frozen=True, kw_only=True):
-    """Leaves the party: bounds of what is to be summed, for the number of digits."""
+    """Leaves the party: bounds of what is to be summed, for the number of digits. Powers of two."""
 
     gradient: float  # no row's gradient can become larger
     hessian: float
@@ -235,6 +334,7 @@ class HashByTrees(Message, frozen=True, kw_only=True):
     round: Round
     previous: list[AdoptedTree]
     n_hashes: NHashes
+    blind: bool = False  # reply with `HiddenRows`
 
 
 class LeavesOfRows(Message, frozen=True, kw_only=True):
@@ -273,10 +373,12 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
     builders: list[str]
     previous: list[AdoptedTree]
     exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
+    similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
+    mask: Masking | None = None
 
 
 class RowSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point."""
+    """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point (masked)."""
 
     round: Round
     gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
@@ -292,6 +394,9 @@ class Grow(Message, frozen=True, kw_only=True):
     gradients: Array | None
     hessians: Array | None
     exponents: tuple[Exponent, Exponent]
+    order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
+    mask: Masking | None = None  # the sums carry the builder's masks still
+    with_scores: bool = True  # no: they came with the builder's own `RowSums`
 
 
 class Grown(Message, frozen=True, kw_only=True):
@@ -309,10 +414,11 @@ class SumPerLeaf(Message, frozen=True, kw_only=True):
     round: Round
     trees: list[TreeStructure]
     exponents: tuple[Exponent, Exponent]
+    mask: Masking | None = None
 
 
 class LeafSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per leaf the sum of the gradients of its rows, in fixed point."""
+    """Leaves the party: per leaf the sum of the gradients of its rows, in fixed point (masked)."""
 
     round: Round
     gradients: list[Array]
@@ -324,6 +430,7 @@ class Finish(Message, frozen=True, kw_only=True):
 
     round: Round
     previous: list[AdoptedTree]
+    mask: Masking | None = None
 
 
 class Finished(Message, frozen=True, kw_only=True):
@@ -347,11 +454,15 @@ Request = (
     Greet
     | Describe
     | Settle
+    | Introduce
+    | Meet
     | Measure
     | Hash
     | Match
+    | TakeSimilar
     | Recall
     | DescribeLabels
+    | SumLabels
     | Start
     | Replay
     | HashByTrees
@@ -365,11 +476,16 @@ Reply = (
     Greeting
     | Description
     | Settled
+    | Introduced
+    | Met
     | FeatureMoments
     | Hashes
+    | HiddenRows
     | Matched
+    | SimilarTaken
     | Recalled
     | LabelSummary
+    | LabelSums
     | Started
     | Replayed
     | LeavesOfRows

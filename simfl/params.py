@@ -78,6 +78,27 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_unsafe_hashes: Annotated[
         bool, _is("accept n_hashes that break the condition L < d of the paper's Theorem 1")
     ] = False
+    matching: Annotated[
+        Literal["blind", "shared"] | None,
+        _is(
+            "who finds the similar rows: the hub, from keyed names that mean nothing to it, or every party, from the "
+            "hash values of all (the paper's way); None: the recipe's"
+        ),
+    ] = None
+    ids: Annotated[
+        Literal["linked", "fresh"],
+        _is(
+            "a party knows which foreign rows its own resemble by ids that last, or by ids that the hub draws anew for "
+            "every tree, so that they cannot be linked (more traffic; needs matching='blind')"
+        ),
+    ] = "linked"
+    masked: Annotated[
+        bool | None,
+        _is(
+            "hide every party's sums (of features, labels, gradients, metrics) under masks, so that only their total "
+            "over all parties can be seen; changes no bit of the model; None: between machines yes, in one process no"
+        ),
+    ] = None
     validation_fraction: Annotated[
         float, _is("share of its rows that each party sets aside to watch the metric", ge=0, lt=1)
     ] = 0.0
@@ -149,6 +170,21 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "their number has doubled; 0: never; None: the recipe's"
         ),
     ] = None
+    min_group: Annotated[
+        int,
+        _is(
+            "least number of its own rows that a party adds onto one row of a builder; smaller groups go together with "
+            "the nearest others, and a party with fewer rows adds nothing; 1: as the similar rows fall",
+            ge=1,
+        ),
+    ] = 1
+    cuts: Annotated[
+        Literal["own", "shared"],
+        _is(
+            "thresholds are values of the builder's rows, as in XGBoost, or come from a public grid of max_bin points "
+            "per feature, around the common mean"
+        ),
+    ] = "own"
     turns: Annotated[
         Literal["round_robin", "proportional", "all"],
         _is("who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)"),
@@ -157,6 +193,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[int, Meta(ge=1)] | None,
         _is("stop when the validation metric has not improved for so many trees"),
     ] = None
+    masked: bool | None = None
     random_state: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     n_jobs: int | None = None
     verbose: Annotated[
@@ -170,11 +207,13 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {
         "scale": "standard",
         "n_neighbors": 5,
         "max_candidates": 10_000,
+        "matching": "blind",
         "leaf_values": "global",
         "extra_depth": 2,
         "rematch": 50,
     },
     "paper": {
+        "matching": "shared",
         "scale": "none",
         "n_neighbors": 1,
         "max_candidates": 0,
@@ -221,6 +260,8 @@ def descriptions() -> dict[str, str]:
 def prepare_params(**given: Any) -> PrepareParams:
     """The checked parameters of stage 1, with the recipe's own filled in."""
     checked: PrepareParams = _checked(PrepareParams, given)
+    if checked.ids == "fresh" and checked.matching != "blind":
+        raise ParameterError("ids='fresh' needs a hub that knows the similar rows: use it with matching='blind'.")
     return checked
 
 

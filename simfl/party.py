@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import secrets
 import struct
 import zipfile
 from collections import deque
@@ -21,18 +22,34 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl import messages as msg
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
 from simfl.data import as_labels, as_table, as_weights, class_numbers, plain_classes
-from simfl.errors import DataError, FileError, ProtocolError
-from simfl.params import TrainParams, cores
+from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
+from simfl.params import Objective, TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
-from simfl.preprocessing.similarity import most_similar
+from simfl.preprocessing.similarity import most_similar_by_token
 from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
-from simfl.privacy.sums import to_leaf_ints, to_row_ints
+from simfl.privacy.keys import Identity, Keys, sign, verify
+from simfl.privacy.masks import Masks
+from simfl.privacy.sums import power_above, to_leaf_ints, to_row_ints
+from simfl.privacy.tokens import (
+    SECRET_BYTES,
+    asking,
+    derive,
+    direction_seed,
+    draw_key,
+    fresh_order,
+    hide_values,
+    private_order,
+    row_names,
+    secret_of,
+)
+from simfl.privacy.wide import to_wide, to_words
 from simfl.schema import Expansion, Schema, as_arrow, check_names, xgboost_types
-from simfl.training import trees
-from simfl.training.gradients import add_values, most_uses, sum_onto_similar, sum_per_leaf
+from simfl.training import cuts, trees
+from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf
+from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import Tree
 from simfl.training.walking import Walker, walker
@@ -86,7 +103,11 @@ class Run:
     train: Watched
     validation: Watched | None
     similar: dict[str, Ints]
+    near: Ints | None  # the rows in an order in which like ones stand together
+    places: Ints | None  # blind matching: the row at each place of the order that the others know
     fallen: deque[AnyArray]  # the leaves of the last trees
+    n_parties: int = 1
+    points: list[Floats | None] | None = None  # the cut points that all parties share, if they do
     grower: trees.Grower | None = None
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -96,6 +117,16 @@ class Run:
     def watched(self) -> list[Watched]:
         """All rows that follow the model."""
         return [self.train] + ([self.validation] if self.validation else [])
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a search for similar rows left at a party."""
+
+    similar: dict[str, Ints]
+    near: Ints | None
+    places: Ints | None
+    secret: bytes | None
 
 
 class Party:
@@ -138,7 +169,15 @@ class Party:
         self.validation = self._read_validation(validation)
         self.training_rows: Rows = self.rows
         self.validation_rows: Rows | None = self.validation
+        self.secret: bytes | None = None  # that all parties of a training have in common, and the hub does not
+        self.identity: Identity | None = None  # a certificate, where the party has one
+        self.must_mask = False  # refuse to send sums that are not masked
+        self._keys: Keys | None = None
+        self._masks: Masks | None = None
         self._hashes: HashValues | None = None
+        self._hidden: Ints | None = None  # the private order of rows whose similar rows are being sought
+        self._places: Ints | None = None
+        self._near: Ints | None = None
         self._order: list[str] = [name]
         self._similar: dict[str, Ints] = {}
         self._n_rows: dict[str, int] = {}
@@ -193,6 +232,8 @@ class Party:
             None,
         )
         other.training_rows, other.validation_rows, other._bins = self.rows, self.validation, {}
+        other._keys, other._masks, other._hidden, other._places = None, None, None, None
+        other._near = None
         return other
 
     # --- the door ----------------------------------------------------------------------------------------------------
@@ -221,6 +262,7 @@ class Party:
             n_features=self.rows.X.shape[1],
             columns=list(self.schema.columns) if self.schema else None,
             is_sparse=sparse.issparse(self.rows.X),
+            secret=self.secret and derive(self.secret, "digest")[:8],
         )
 
     def _settle(self, message: msg.Settle) -> msg.Settled:
@@ -252,6 +294,26 @@ class Party:
         """How the columns are laid out for hashing."""
         return Expansion(self.schema.n_levels if self.schema else np.zeros(self.rows.X.shape[1], dtype=np.int32))
 
+    def _introduce(self, message: msg.Introduce) -> msg.Introduced:
+        self._keys = Keys(self.name)
+        signed = sign(self.identity, self.name, self._keys.public) if self.identity else (None, None)
+        return msg.Introduced(public=msg.SignedKey(key=self._keys.public, signature=signed[0], certificate=signed[1]))
+
+    def _meet(self, message: msg.Meet) -> msg.Met:
+        keys = self._keys
+        if keys is None or message.keys.get(self.name) is None or message.keys[self.name].key != keys.public:
+            raise ProtocolError(f"{self} was introduced to the others under a key that is not its own.")
+        if self.identity:
+            for name, signed in message.keys.items():
+                verify(self.identity.root, name, signed.key, signed.signature, signed.certificate)
+        keys.meet({name: signed.key for name, signed in message.keys.items()})
+        self._masks = Masks(keys)
+        if message.sealed is None:
+            self.secret = self.secret or secrets.token_bytes(SECRET_BYTES)
+            return msg.Met(sealed={other: keys.seal(other, self.secret) for other in keys.pairs})
+        self.secret = keys.open(message.first, message.sealed)
+        return msg.Met(sealed={})
+
     def _set_aside(self, fraction: float, seed: int) -> None:
         self.training_rows, self.validation_rows = self.rows, self.validation
         n = len(self.rows.y)
@@ -261,39 +323,123 @@ class Party:
             self.validation_rows = self.rows.part(np.sort(order[:n_aside]))
             self.training_rows = self.rows.part(np.sort(order[n_aside:]))
 
+    # --- masks -------------------------------------------------------------------------------------------------------
+
+    def _masking(self, mask: msg.Masking | None) -> Masks | None:
+        """The masks to use, None where sums are to be sent as they are."""
+        if mask is None:
+            if self.must_mask:
+                raise PrivacyError(
+                    f"{self} was asked for sums without masks, and masks were agreed on. It sends nothing."
+                )
+            return None
+        if self._masks is None:
+            raise ProtocolError(f"{self} was asked for masked sums before it had met the others.")
+        return self._masks
+
+    def _wide(self, values: AnyArray, mask: msg.Masking | None, purpose: str) -> msg.Array:
+        """Real numbers as masked wide ones."""
+        masks = self._masking(mask)
+        if masks is None or mask is None:
+            raise ProtocolError(f"{self} was asked for masked sums without masks.")
+        hidden = masks.draw_wide(mask.parties, mask.step, purpose, values.size)
+        return msg.pack(to_words([v + m for v, m in zip(to_wide(values.tolist()), hidden, strict=True)]))
+
     def _measure(self, message: msg.Measure) -> msg.FeatureMoments:
         found = moments(self.expansion.expand(self.training_rows.X))
         several = found.counts > 1  # the sum of one value would be that value: the others' scale will do
-        return msg.FeatureMoments(
-            counts=msg.pack(found.counts * several),
-            sums=msg.pack(found.sums * several),
-            squares=msg.pack(found.squares * several),
-        )
+        parts = {"counts": found.counts, "sums": found.sums, "squares": found.squares}
+        mask = message.mask
+        if self._masking(mask) is None or mask is None:
+            return msg.FeatureMoments(**{name: msg.pack(part * several) for name, part in parts.items()})
+        hidden = {name: self._wide(part * several, mask, name) for name, part in parts.items()}
+        return msg.FeatureMoments(**hidden)
 
-    def _hash(self, message: msg.Hash) -> msg.Hashes:
+    def _hash(self, message: msg.Hash) -> msg.Hashes | msg.HiddenRows:
         expansion = self.expansion
         d = expansion.width
+        seed = direction_seed(self._secret()) if message.seed is None else message.seed
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
-        family = HashFamily.draw(message.seed, message.n_hashes, d, message.bucket_width, message.law)
-        self._hashes = HashValues.of(hash_rows(expansion.expand(self.training_rows.X), family, scale))
+        family = HashFamily.draw(seed, message.n_hashes, d, message.bucket_width, message.law)
+        hashes = hash_rows(expansion.expand(self.training_rows.X), family, scale)
+        if message.seed is None:
+            return self._hide(hashes, None)
+        self._hashes = HashValues.of(hashes)
         return msg.Hashes(lowest=msg.pack(self._hashes.lowest), values=msg.pack(self._hashes.above))
 
-    def _match(self, message: msg.Match) -> msg.Matched:
+    def _secret(self) -> bytes:
+        if self.secret is None:
+            raise ProtocolError(f"{self} was asked to hide its rows before it had a secret in common with the others.")
+        return self.secret
+
+    def _hide(self, hashes: AnyArray, number: int | None) -> msg.HiddenRows:
+        """The hash values under names, the rows in an order that only this party knows."""
+        names, columns = hide_values(self._secret(), hashes, number)
+        codes = np.stack(columns, axis=1).astype(smallest_type(max(len(n) for n in names)))
+        self._hidden = private_order(len(hashes))
+        self._remember_order(hashes, number)
+        rows = row_names(self._secret(), self.name, number, len(hashes))
+        return msg.HiddenRows(
+            round=number,
+            names=[msg.pack(n) for n in names],
+            codes=msg.pack(codes[self._hidden]),
+            ties=msg.pack(rows[self._hidden]),
+        )
+
+    def _remember_order(self, hashes: AnyArray, number: int | None) -> None:
+        near = order_by_likeness(hashes)
+        if number is None:
+            self._near = near
+        else:
+            self._running().near = near
+
+    def _take_similar(self, message: msg.TakeSimilar) -> msg.SimilarTaken:
+        if self._hidden is None:
+            raise ProtocolError(f"{self} was given similar rows that it had not asked for.")
+        order, self._hidden = self._hidden, None
+        similar = {}
+        for other, array in message.similar.items():
+            ids = self._ids(array, len(order), message.n_rows[other])
+            similar[other] = np.empty_like(ids)
+            similar[other][order] = ids
+        self._order, self._n_rows = message.parties, message.n_rows | {self.name: len(order)}
+        if message.round is None:
+            self._similar, self._places = similar, order
+        else:
+            run = self._running()
+            run.similar, run.places = similar, order
+        self._keep_match(message.round, similar)
+        return msg.SimilarTaken(round=message.round)
+
+    def _ids(self, array: msg.Array, n: int, n_rows: int) -> Ints:
+        """Ids of another party's rows, if they are: they are going to be written to."""
+        ids = msg.unpack(array, array.dtype, (n, None))
+        if ids.dtype.kind != "u" or ids.shape[1] < 1 or (ids.size and ids.max() >= n_rows):
+            raise ProtocolError(f"{self} was given similar rows that are none of another party's {n_rows} rows.")
+        return ids.astype(np.int32)
+
+    def _hashed(self) -> HashValues:
         if self._hashes is None:
             raise ProtocolError(f"{self} was asked to match its rows before it had hashed them.")
+        return self._hashes
+
+    def _match(self, message: msg.Match) -> msg.Matched:
         values = [msg.unpack(v, "i4", (None,)) for v in message.bucket_values]
-        own = bucket_numbers(self._hashes, values)
+        own = bucket_numbers(self._hashed(), values)
+        self._remember_order(self._hashed().above, message.round)
         self._order = message.parties
+        names = asking(row_names(secret_of(message.seed), self.name, message.round, len(own)))
         similar: dict[str, Ints] = {}
         equal: dict[str, float] = {}
         for other, array in message.tables.items():
             codes = msg.unpack(array, array.dtype, (None, own.shape[1]))
-            seed = _seed(message.seed, 4, message.parties.index(self.name), message.parties.index(other))
-            similar[other], counts = most_similar(
+            similar[other], counts = most_similar_by_token(
                 own,
                 codes,
+                names,
+                row_names(secret_of(message.seed), other, message.round, len(codes)),
                 k=message.n_neighbors,
-                seed=seed,
+                draw_key=draw_key(message.seed, message.round, *map(message.parties.index, (self.name, other))),
                 n_jobs=self.n_jobs,
                 max_candidates=message.max_candidates and max(message.max_candidates, message.n_neighbors),
                 progress=self.progress,
@@ -301,12 +447,10 @@ class Party:
             self._n_rows[other], equal[other] = len(codes), float(counts[:, 0].mean())
         self._hashes = None
         if message.round is None:
-            self._similar = similar
+            self._similar, self._places = similar, None
         else:
-            self._running().similar = similar
-        path = self._kept(message.round)
-        if path is not None:
-            self.keep(path, similar)
+            self._running().similar, self._running().places = similar, None
+        self._keep_match(message.round, similar)
         uses = max(most_uses(rows, self._n_rows[other]) for other, rows in similar.items())
         return msg.Matched(equal_hashes=equal, most_uses=uses)
 
@@ -322,6 +466,11 @@ class Party:
         arrays: dict[str, AnyArray] = {f"similar_{i}": found[o] for i, o in enumerate(self._order) if o in found}
         sizes = np.array([self._n_rows.get(o, 0) for o in self._order])
         arrays |= {"order": np.array(self._order), "n_rows": sizes, "fingerprint": np.array(self.fingerprint())}
+        near, places = (self._near, self._places) if similar is None else (self._running().near, self._running().places)
+        if near is not None:
+            arrays["near"] = near
+        if places is not None and self.secret is not None:
+            arrays |= {"places": places, "secret": np.frombuffer(self.secret, dtype=np.uint8)}
         unfinished = path.with_name(f".{path.name}.unfinished.npz")
         try:
             with unfinished.open("wb") as file:
@@ -337,9 +486,9 @@ class Party:
         if agreed and self.columns and sorted(self.columns) == sorted(agreed.names):
             self.settle(agreed)
         self._set_aside(validation_fraction, seed)
-        self._similar = self._read_kept(path)
+        self._take_kept(self._read_kept(path))
 
-    def _read_kept(self, path: Path) -> dict[str, Ints]:
+    def _read_kept(self, path: Path) -> _Kept:
         try:
             with np.load(path, allow_pickle=False) as file:
                 kept = dict(file)
@@ -352,18 +501,30 @@ class Party:
                 "Run simfl.prepare again."
             )
         self._order, self._n_rows = order, dict(zip(order, sizes, strict=True))
-        return {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
+        found = {o: kept[f"similar_{i}"] for i, o in enumerate(order) if f"similar_{i}" in kept}
+        secret = kept["secret"].tobytes() if "secret" in kept else None
+        return _Kept(found, kept.get("near"), kept.get("places"), secret)
 
     def _recall(self, message: msg.Recall) -> msg.Recalled:
         path = self._kept(message.round)
         if path is None or not path.exists():
             return msg.Recalled(found=False)
-        found = self._read_kept(path)
+        kept = self._read_kept(path)
         if message.round is None:
-            self._similar = found
+            self._take_kept(kept)
         else:
-            self._running().similar = found
+            run = self._running()
+            run.similar, run.near, run.places = kept.similar, kept.near, kept.places
         return msg.Recalled(found=True)
+
+    def _take_kept(self, kept: _Kept) -> None:
+        self._similar, self._near, self._places = kept.similar, kept.near, kept.places
+        self.secret = kept.secret or self.secret
+
+    def _keep_match(self, number: int | None, similar: dict[str, Ints]) -> None:
+        path = self._kept(number)
+        if path is not None:
+            self.keep(path, None if number is None else similar)
 
     def _kept(self, number: int | None) -> Path | None:
         """Where the similar rows of a round are kept, if this party keeps them."""
@@ -380,12 +541,26 @@ class Party:
     # --- stage 2 -----------------------------------------------------------------------------------------------------
 
     def _describe_labels(self, message: msg.DescribeLabels) -> msg.LabelSummary:
+        if not message.only_classes:
+            self._masking(None)
+        found = self._summary(message.objective)
+        return msg.LabelSummary(classes=found.classes, sums=[], weight=0.0) if message.only_classes else found
+
+    def _summary(self, objective: Objective) -> msg.LabelSummary:
         y, weight = self.training_rows.y, self.training_rows.weight
-        if LOSSES[message.objective].classifies:
+        if LOSSES[objective].classifies:
             return self._describe_classes(y, weight)
         numbers = self._as_numbers(y)
         total = float(numbers.sum()) if weight is None else float(numbers @ weight.astype(np.float64))
         return msg.LabelSummary(classes=None, sums=[total], weight=self.training_rows.total_weight)
+
+    def _sum_labels(self, message: msg.SumLabels) -> msg.LabelSums:
+        found = self._summary(message.objective)
+        sums = found.sums
+        if message.classes is not None:
+            own = dict(zip(found.classes or [], found.sums, strict=True))
+            sums = [own.get(c, 0.0) for c in message.classes]
+        return msg.LabelSums(sums=self._wide(np.array([*sums, found.weight]), message.mask, "labels"))
 
     def _describe_classes(self, y: AnyArray, weight: Floats | None) -> msg.LabelSummary:
         classes = plain_classes(y if self.validation_rows is None else np.concatenate([y, self.validation_rows.y]))
@@ -415,7 +590,17 @@ class Party:
         train = self._watch(self.training_rows, message)
         held_out = self._watch(self.validation_rows, message) if self.validation_rows else None
         self._run = Run(
-            message.params, message.seed, loss, train, held_out, self._similar, deque(maxlen=message.remember)
+            message.params,
+            message.seed,
+            loss,
+            train,
+            held_out,
+            self._similar,
+            self._near,
+            self._places,
+            deque(maxlen=message.remember),
+            message.n_parties,
+            self._cut_points(message),
         )
         n_outputs = len(message.base_margin)
         for first in range(0, len(message.earlier), n_outputs):
@@ -423,9 +608,23 @@ class Party:
         g, h = loss.bounds(train.margin, train.y)
         heaviest = 1.0 if self.training_rows.weight is None else float(self.training_rows.weight.max())
         total = self.training_rows.total_weight
-        return msg.Started(
-            gradient=g * heaviest, hessian=h * heaviest, total_gradient=g * total, total_hessian=h * total
-        )
+        bounds = {
+            "gradient": g * heaviest,
+            "hessian": h * heaviest,
+            "total_gradient": g * total,
+            "total_hessian": h * total,
+        }
+        return msg.Started(**{name: power_above(bound) for name, bound in bounds.items()})
+
+    def _cut_points(self, message: msg.Start) -> list[Floats | None] | None:
+        """A grid per column; None for a category, whose levels are known to all."""
+        if message.mean is None or message.deviation is None:
+            return None
+        expansion = self.expansion
+        mean, deviation = (msg.unpack(a, "f8", (expansion.width,)) for a in (message.mean, message.deviation))
+        first = np.flatnonzero(np.diff(expansion.groups, prepend=-1))
+        points = cuts.grid(mean[first], deviation[first], message.params.max_bin)
+        return [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
 
     def _replay(self, message: msg.Replay) -> msg.Replayed:
         run = self._running()
@@ -433,7 +632,7 @@ class Party:
             self._adopt(run, trees_of_round)
         return msg.Replayed()
 
-    def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows:
+    def _hash_by_trees(self, message: msg.HashByTrees) -> msg.LeavesOfRows | msg.HiddenRows:
         """Leaves as hash values: rows that fall into the same leaves resemble each other as the model sees it."""
         run = self._running()
         self._adopt(run, message.previous)
@@ -441,6 +640,8 @@ class Party:
         if not recent:
             raise ProtocolError(f"{self} was asked for the leaves of its rows before there was a tree.")
         leaves = np.stack(recent, axis=1)  # in the type of the largest tree
+        if message.blind:
+            return self._hide(leaves, message.round)
         self._hashes = HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
         return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
 
@@ -482,7 +683,16 @@ class Party:
         for watched in run.watched:
             watched.fall(run.seen)
 
-    def _scores(self, run: Run) -> msg.Scores:
+    def _scores(self, run: Run, mask: msg.Masking | None) -> msg.Scores:
+        plain = self._plain_scores(run)
+        if self._masking(mask) is None or mask is None:
+            return plain
+        names = run.loss.metrics
+        values = [plain.train.get(n, 0.0) for n in names] + [plain.train_weight]
+        values += [plain.validation.get(n, 0.0) for n in names] + [plain.validation_weight]
+        return msg.Scores(masked=self._wide(np.array(values), mask, "scores"))
+
+    def _plain_scores(self, run: Run) -> msg.Scores:
         def sums(w: Watched | None) -> dict[str, float]:
             return run.loss.metric_sums(w.margin, w.y, w.weight) if w else {}
 
@@ -499,18 +709,59 @@ class Party:
         g: dict[str, msg.Array] = {}
         h: dict[str, msg.Array] = {}
         for builder in message.builders:
-            if builder in run.similar:
+            similar = self._similar_rows(run, builder, message)
+            if similar is not None:
                 seed = _seed(run.seed, 5, message.round, self._order.index(self.name))
-                G, H = sum_onto_similar(run.similar[builder], run.g, run.h, self._n_rows[builder], seed)
-                g[builder] = msg.pack(to_row_ints(G, message.exponents[0]))
-                h[builder] = msg.pack(to_row_ints(H, message.exponents[1]))
-        return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run))
+                G, H = self._sum_onto(run, similar, self._n_rows[builder], seed)
+                ints = [to_row_ints(v, e, run.n_parties) for v, e in zip((G, H), message.exponents, strict=True)]
+                masked = self._masked_rows(ints, builder, message.mask)
+                g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1])
+        return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run, message.mask))
+
+    def _sum_onto(self, run: Run, similar: Ints, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
+        """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
+        least = run.params.min_group
+        if least == 1 or run.near is None:
+            return sum_onto_similar(similar, run.g, run.h, n_rows, seed)
+        goes_to = join_small_groups(similar, draw_similar(similar, seed), run.near, n_rows, least)
+        if goes_to is None:
+            return np.zeros((n_rows, run.g.shape[1])), np.zeros((n_rows, run.g.shape[1]))
+        return sum_onto_similar(goes_to[:, None], run.g, run.h, n_rows, seed)
+
+    def _masked_rows(self, sums: list[Ints], builder: str, mask: msg.Masking | None) -> list[Ints]:
+        """Sums onto the rows of a builder with one's own masks added (the builder's: taken away)."""
+        masks = self._masking(mask)
+        if masks is None or mask is None:
+            return sums
+        if builder not in mask.parties:
+            raise PrivacyError(
+                f"{self} was asked for sums that their builder {builder!r} has no part in. It sends nothing."
+            )
+        n = sums[0].nbytes
+        drawn = masks.draw(mask.parties, mask.step, f"rows of {builder}", 2 * n)
+        halves = (drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :])
+        return [(s.view(np.uint32) + m.reshape(s.shape)).view(np.int32) for s, m in zip(sums, halves, strict=True)]
+
+    def _similar_rows(self, run: Run, builder: str, message: msg.SumOntoRows) -> Ints | None:
+        """The builder's rows that one's own resemble: those kept, or those drawn for this tree alone."""
+        drawn = message.similar.get(builder)
+        if drawn is None or run.places is None:
+            return run.similar.get(builder)
+        similar = np.empty((len(run.places), 1), dtype=np.int32)
+        column = msg.Array(drawn.dtype, (*drawn.shape, 1), drawn.data)
+        similar[run.places] = self._ids(column, len(similar), self._n_rows[builder])
+        return similar
 
     def _grow(self, message: msg.Grow) -> msg.Grown:
         run = self._running()
         self._adopt(run, message.previous)
-        g = self._weighted(run.g, message.gradients, message.exponents[0])
-        h = self._weighted(run.h, message.hessians, message.exponents[1])
+        places = self._order_of_sums(run, message)
+        g, h = run.g, run.h
+        if message.gradients is not None and message.hessians is not None:
+            sums: list[Ints] = [msg.unpack(s, "i4", g.shape) for s in (message.gradients, message.hessians)]
+            G, H = self._masked_rows(sums, self.name, message.mask)
+            g = self._weighted(g, G, message.exponents[0], places)
+            h = self._weighted(h, H, message.exponents[1], places)
         grower = self._grower(run)
         grown = [
             grower.grow(
@@ -520,18 +771,28 @@ class Party:
             )
             for output in range(g.shape[1])
         ]
+        if run.points is not None:
+            grown = [cuts.on_grid(tree, run.points) for tree in grown]
         values = [msg.pack(t.value[t.leaves]) for t in grown] if run.params.leaf_values == "builder" else None
         structures = [msg.tree_to_message(t) for t in grown]
-        return msg.Grown(round=message.round, trees=structures, values=values, scores=self._scores(run))
+        scores = self._scores(run, message.mask) if message.with_scores else msg.Scores()
+        return msg.Grown(round=message.round, trees=structures, values=values, scores=scores)
 
-    def _weighted(self, own: Floats, others: msg.Array | None, exponent: int) -> Floats:
+    def _order_of_sums(self, run: Run, message: msg.Grow) -> Ints | None:
+        """The row that each of the sums belongs to (None: the sums stand in the order of the rows)."""
+        if message.order is None or run.places is None:
+            return run.places
+        placed: Ints = run.places[fresh_order(message.order, len(run.places))]
+        return placed
+
+    def _weighted(self, own: Floats, sums: Ints, exponent: int, places: Ints | None) -> Floats:
         """The paper's weighted gradients: one's own plus the sums of the others, on one grid.
 
         On a grid sums are exact, so that the tree does not depend on the number of threads.
         """
-        if others is None:
-            return own
-        sums = msg.unpack(others, "i4", own.shape)
+        if places is not None:
+            by_place, sums = sums, np.empty_like(sums)
+            sums[places] = by_place
         on_grid = np.rint(np.ldexp(own.astype(np.float64), -exponent)) + sums
         weighted: Floats = np.ldexp(on_grid, exponent).astype(np.float32)
         return weighted
@@ -539,12 +800,17 @@ class Party:
     def _grower(self, run: Run) -> trees.Grower:
         threads = trees.threads_for(self.training_rows.X, self.n_jobs)
         if run.grower is None or run.grower.threads != threads:
-            run.grower = trees.Grower(self._binned(run.params.max_bin), run.params, threads)
+            run.grower = trees.Grower(self._binned(run), run.params, threads)
         return run.grower
 
-    def _binned(self, max_bin: int) -> xgb.QuantileDMatrix:
+    def _binned(self, run: Run) -> xgb.QuantileDMatrix:
+        rows, max_bin = self.training_rows, run.params.max_bin
+        if run.points is not None:  # not kept: another training can have another grid
+            on_points = cuts.counted(rows.X, run.points)
+            threads = trees.threads_for(rows.X, self.n_jobs)
+            types = xgboost_types(self.schema)
+            return xgb.QuantileDMatrix(on_points, weight=rows.weight, max_bin=max_bin, nthread=threads, **types)
         if max_bin not in self._bins:
-            rows = self.training_rows
             self._bins[max_bin] = xgb.QuantileDMatrix(
                 rows.X,
                 weight=rows.weight,
@@ -557,29 +823,45 @@ class Party:
     def _sum_per_leaf(self, message: msg.SumPerLeaf) -> msg.LeafSums:
         run = self._running()
         self._see(run, message.trees)
-        g: list[msg.Array] = []
-        h: list[msg.Array] = []
+        g: list[Longs] = []
+        h: list[Longs] = []
         for number, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True)):
             G, H = sum_per_leaf(leaf, run.g, run.h, number % run.g.shape[1], tree.n_leaves)
-            g.append(msg.pack(to_leaf_ints(G, message.exponents[0])))
-            h.append(msg.pack(to_leaf_ints(H, message.exponents[1])))
-        return msg.LeafSums(round=message.round, gradients=g, hessians=h)
+            g.append(to_leaf_ints(G, message.exponents[0], run.n_parties))
+            h.append(to_leaf_ints(H, message.exponents[1], run.n_parties))
+        g, h = self._masked_leaves(g, h, message.mask)
+        return msg.LeafSums(round=message.round, gradients=[msg.pack(v) for v in g], hessians=[msg.pack(v) for v in h])
+
+    def _masked_leaves(
+        self, g: list[Longs], h: list[Longs], mask: msg.Masking | None
+    ) -> tuple[list[Longs], list[Longs]]:
+        masks = self._masking(mask)
+        if masks is None or mask is None:
+            return g, h
+        sums = np.concatenate([*g, *h]).view(np.uint64)
+        hidden = (sums + masks.draw_long(mask.parties, mask.step, "leaves", len(sums))).view(np.int64)
+        parts = np.split(hidden, np.cumsum([len(v) for v in (*g, *h)])[:-1])
+        return parts[: len(g)], parts[len(g) :]
 
     def _finish(self, message: msg.Finish) -> msg.Finished:
         run = self._running()
         self._adopt(run, message.previous)
-        scores = self._scores(run)
+        scores = self._scores(run, message.mask)
         self._run = None
         return msg.Finished(scores=scores)
 
     _answers: ClassVar[dict[type, Callable[..., Any]]] = {
         msg.Describe: _describe,
         msg.Settle: _settle,
+        msg.Introduce: _introduce,
+        msg.Meet: _meet,
         msg.Measure: _measure,
         msg.Hash: _hash,
         msg.Match: _match,
+        msg.TakeSimilar: _take_similar,
         msg.Recall: _recall,
         msg.DescribeLabels: _describe_labels,
+        msg.SumLabels: _sum_labels,
         msg.Start: _start,
         msg.Replay: _replay,
         msg.HashByTrees: _hash_by_trees,

@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -228,10 +228,14 @@ def _mismatches(transport: FlareTransport, parties: list[str], study: Study, see
     first, second = study.params()
     describe = msg.Describe(version=msg.VERSION, validation_fraction=first.validation_fraction, seed=seed)
     problems = []
-    for question, check in (
+    checks: list[tuple[msg.Request, Callable[[Any], Any]]] = [
         (describe, lambda replies: hub.check_same_form(replies)),
-        (msg.DescribeLabels(objective=second.objective), lambda replies: hub.check_labels(replies, second)),
-    ):
+        (
+            msg.DescribeLabels(objective=second.objective, only_classes=True),
+            lambda replies: hub.check_labels(replies, second, only_classes=True),
+        ),
+    ]
+    for question, check in checks:
         try:
             check(transport.ask_all(dict.fromkeys(parties, question)))
         except (DataError, StudyError) as error:
@@ -257,7 +261,7 @@ class PartySite(SiteEnd):
         if self.journal is not None:
             kinds = {"question": type(question).__name__, "answer": type(answer).__name__}
             entry = Answered(time=time.time(), bytes_in=bytes_in, bytes_out=bytes_out, **kinds)
-            self.journal.append(entry, sync=isinstance(answer, msg.Taken | msg.Matched))
+            self.journal.append(entry, sync=isinstance(answer, msg.Taken | msg.Matched | msg.SimilarTaken))
 
     def answer(self, message: msg.Request) -> msg.Reply:
         """Answer a message of the hub."""
@@ -299,6 +303,7 @@ class PartySite(SiteEnd):
         self.journal = Journal(self.folder / "journal")
         self.party, _ = open_table(study, self.name, Path(own.data))
         self.party.n_jobs, self.party.folder = own.n_jobs or cores(), self.folder
+        self.party.secret = own.common_secret()
 
 
 def check_run(name: str) -> str:

@@ -89,6 +89,11 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     data: str
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
+    secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # the same at all parties, never at the hub
+
+    def common_secret(self) -> bytes | None:
+        """The secret as bytes; None: the parties agree on one when a training begins."""
+        return None if self.secret is None else bytes.fromhex(self.secret)
 
 
 # --- reading the files -----------------------------------------------------------------------------------------------

@@ -55,3 +55,11 @@ def labels(table):
 def halves(table, labels):
     """The sixty rows at two parties."""
     return [simfl.Party("a", table[:30], labels[:30]), simfl.Party("b", table[30:], labels[30:])]
+
+
+@pytest.fixture
+def identities():
+    """Certificates of one project, by name."""
+    from tests.privacy.authority import Project
+
+    return Project().identity

@@ -104,6 +104,8 @@ def test_the_result_does_not_depend_on_the_order_in_which_parties_reply(recipe):
 
     def sorted_order(transport_class):
         members = parties(40, 50, 60, 30)
+        for member in members:
+            member.secret = bytes(range(32))
         transport = transport_class(members)
         return trained(transport)
 
@@ -214,7 +216,7 @@ def test_identical_rows_find_each_other():
     X, y = rows(60, 0)
     order = np.random.default_rng(0).permutation(60)
     members = [simfl.Party("a", X, y), simfl.Party("b", X[order], y[order])]
-    ready = simfl.prepare(members, n_neighbors=1, bucket_width=0.05, random_state=0)
+    ready = simfl.prepare(members, n_neighbors=1, bucket_width=0.05, matching="shared", random_state=0)
     similar = {p.name: p._similar for p in ready.parties}
     assert (order[similar["a"]["b"][:, 0]] == np.arange(60)).all()
     assert (similar["b"]["a"][:, 0] == order).all()
@@ -333,7 +335,8 @@ def test_the_last_record_tells_the_model_itself():
     assert all(r.seconds > 0 and r.bytes > 0 for r in model.history)
 
 
-def test_similar_rows_are_found_anew_by_the_trees():
+@pytest.mark.parametrize("matching", ["blind", "shared"])
+def test_similar_rows_are_found_anew_by_the_trees(matching):
     asked = []
 
     class Log(LocalTransport):
@@ -342,10 +345,10 @@ def test_similar_rows_are_found_anew_by_the_trees():
             return super().ask_all(messages)
 
     transport = Log(parties(60, 50, 40))
-    prepared = hub.prepare(transport, prepare_params(random_state=0))
+    prepared = hub.prepare(transport, prepare_params(matching=matching, random_state=0))
     hub.train(transport, prepared, train_params(n_trees=20, max_depth=3, rematch=4))
     assert [m.round for m in asked if isinstance(m, msg.HashByTrees)] == [4, 8, 16]
-    assert [m.round for m in asked if isinstance(m, msg.Match)] == [None, 4, 8, 16]
+    assert [m.round for m in asked if isinstance(m, msg.Match | msg.TakeSimilar)] == [None, 4, 8, 16]
 
 
 def test_a_rematch_lasts_for_one_training_only():
@@ -364,7 +367,7 @@ def test_rows_in_the_same_leaves_resemble_each_other():
     y = X[:, 0] * 3
     members = [simfl.Party("a", X[:300], y[:300]), simfl.Party("b", X[300:], y[300:])]
     transport = LocalTransport(members)
-    prepared = hub.prepare(transport, prepare_params(random_state=0))
+    prepared = hub.prepare(transport, prepare_params(matching="shared", random_state=0))
     distances = []
 
     class Watch(simfl.Callback):
@@ -435,11 +438,11 @@ def test_a_callback_sees_every_tree_and_can_stop():
 def test_traffic_is_counted_as_it_travels():
     model = simfl.train(parties(80, 50), **QUICK)
     sent = model.traffic["p1"]["sent"]
-    assert sent["Hashes"] > 50 * 5
+    assert sent["HiddenRows"] > 50 * 5
     assert sent["RowSums"] > 3 * 80 * 8  # three of six trees are built by the other, 8 bytes per row of it
     assert model.n_bytes == sum(n for p in model.traffic.values() for w in p.values() for n in w.values())
     ready = simfl.prepare(parties(80, 50), random_state=0)
-    assert "Hashes" not in simfl.train(ready, **QUICK).traffic["p1"]["sent"]
+    assert "HiddenRows" not in simfl.train(ready, **QUICK).traffic["p1"]["sent"]
 
 
 def test_a_preparation_of_one_recipe_is_refused_for_the_other():

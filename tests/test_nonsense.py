@@ -15,6 +15,7 @@ from simfl import messages as msg
 from simfl.errors import ProtocolError, SimFLError
 from simfl.journal import Journal
 from simfl.params import prepare_params, split, train_params
+from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
 
 PARAMS = {"n_trees": 5, "max_depth": 2, "random_state": 1, "rematch": 2}
@@ -24,7 +25,10 @@ replace = msgspec.structs.replace
 def members():
     rng = np.random.default_rng(0)
     tables = [rng.normal(size=(n, 4)).astype(np.float32) for n in (30, 25, 20)]
-    return [simfl.Party(f"p{i}", X, (X[:, 0] > 0).astype(int)) for i, X in enumerate(tables)]
+    found = [simfl.Party(f"p{i}", X, (X[:, 0] > 0).astype(int)) for i, X in enumerate(tables)]
+    for party in found:
+        party.secret = secret_of(1)
+    return found
 
 
 class Rogue(LocalTransport):
@@ -113,6 +117,12 @@ NONSENSE = {
     "leaf sums too short": (msg.LeafSums, lambda r: replace(r, hessians=[shorter(a) for a in r.hessians])),
     "leaves of too few rows": (msg.LeavesOfRows, lambda r: replace(r, leaves=shorter(r.leaves))),
     "leaves of another round": (msg.LeavesOfRows, lambda r: replace(r, round=r.round + 1)),
+    "hidden rows too few": (msg.HiddenRows, lambda r: replace(r, codes=shorter(r.codes))),
+    "hidden rows beyond their names": (msg.HiddenRows, lambda r: replace(r, codes=spoilt(r.codes, 250))),
+    "hidden rows that are no codes": (msg.HiddenRows, lambda r: replace(r, codes=replace(r.codes, dtype="f8"))),
+    "hidden rows without names": (msg.HiddenRows, lambda r: replace(r, names=[])),
+    "hidden rows of another round": (msg.HiddenRows, lambda r: replace(r, round=3)),
+    "ties torn": (msg.HiddenRows, lambda r: replace(r, ties=torn(r.ties))),
     "another message": (msg.LeafSums, lambda r: msg.Replayed()),
 }
 
@@ -121,11 +131,12 @@ NONSENSE = {
 def test_nonsense_is_refused_and_the_training_can_be_taken_up_again(what, tmp_path):
     kind, change = NONSENSE[what]
     at = 1 if kind in (msg.RowSums, msg.LeafSums) else 0
+    more = {"matching": "shared"} if kind in (msg.Hashes, msg.Matched, msg.LeavesOfRows) else {}
     with pytest.raises(ProtocolError) as refused:
-        run(Rogue(kind, change, at), Journal(tmp_path / "journal"))
+        run(Rogue(kind, change, at), Journal(tmp_path / "journal"), **more)
     assert "p1" in str(refused.value) or "not a SimFL message" in str(refused.value)  # a transport names the sender
-    taken_up = run(Rogue(msg.Message, lambda r: r), Journal(tmp_path / "journal"))
-    whole = run(Rogue(msg.Message, lambda r: r))
+    taken_up = run(Rogue(msg.Message, lambda r: r), Journal(tmp_path / "journal"), **more)
+    whole = run(Rogue(msg.Message, lambda r: r), **more)
     for one, other in zip(taken_up.rounds, whole.rounds, strict=True):
         assert all((a.value == b.value).all() for a, b in zip(one, other, strict=True))
 
@@ -145,8 +156,9 @@ def test_bytes_changed_on_the_way_are_refused_or_harmless(data):
             changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
         return bytes(changed[: data.draw(st.integers(len(changed) // 2, len(changed)))])
 
+    more = data.draw(st.sampled_from([{}, {"matching": "shared"}, {"masked": True}, {"ids": "fresh"}]))
     with contextlib.suppress(SimFLError):  # any other error is a hole
-        run(Rogue(on_bytes=damage))
+        run(Rogue(on_bytes=damage), **more)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -161,7 +173,7 @@ def test_a_party_refuses_changed_questions_or_answers_them(data):
 
     party = members()[0]
     log = Log([p.fresh() for p in members()], 1)
-    run(log, n_trees=3)
+    run(log, n_trees=3, **data.draw(st.sampled_from([{}, {"matching": "shared"}, {"masked": True}, {"ids": "fresh"}])))
     questions = asked[:: len(log.parties)]
     at = data.draw(st.integers(0, len(questions) - 1))
     changed = bytearray(questions[at])

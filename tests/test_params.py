@@ -33,7 +33,7 @@ def test_every_parameter_has_a_description_and_a_default():
 
 def test_parameters_of_both_stages_have_one_default():
     shared = set(prepare_params().__struct_fields__) & set(train_params().__struct_fields__)
-    assert shared == {"recipe", "random_state", "n_jobs"}
+    assert shared == {"recipe", "masked", "random_state", "n_jobs"}
     assert all(getattr(prepare_params(), name) == getattr(train_params(), name) for name in shared)
 
 

@@ -38,7 +38,8 @@ def strange_rows(n, seed):
 
 def play(parties, objective, recipe="default", **more):
     tap = Tap(parties)
-    prepared = hub.prepare(tap, prepare_params(recipe=recipe, random_state=0, validation_fraction=0.2))
+    stage_1 = {name: more.pop(name) for name in ("matching", "ids") if name in more}
+    prepared = hub.prepare(tap, prepare_params(recipe=recipe, random_state=0, validation_fraction=0.2, **stage_1))
     more = {"rematch": 3} | more if recipe == "default" else more
     training = hub.train(
         tap, prepared, train_params(recipe=recipe, objective=objective, n_trees=6, max_depth=3, **more)
@@ -58,7 +59,7 @@ def test_a_party_of_one_row_does_not_give_it_away_as_a_sum():
 
 
 def test_a_rematch_sends_no_more_values_than_hashing_did():
-    tap, _ = play(regression_parties(), "reg:squarederror")
+    tap, _ = play(regression_parties(), "reg:squarederror", matching="shared")
     hashes = {p: r.values.shape for p, r, _ in tap.left if isinstance(r, msg.Hashes)}
     leaves = [(p, r.leaves.shape) for p, r, _ in tap.left if isinstance(r, msg.LeavesOfRows)]
     assert leaves
@@ -123,17 +124,19 @@ def test_no_message_carries_xgboosts_node_statistics(recipe, monkeypatch):
     assert not any(name.encode() in sent for name in STATISTICS)
 
 
-def test_only_hashes_and_leaves_grow_with_the_rows_of_the_party_that_sends_them():
+@pytest.mark.parametrize(("matching", "kinds"), [("shared", {"Hashes", "LeavesOfRows"}), ("blind", {"HiddenRows"})])
+def test_only_hashes_and_leaves_grow_with_the_rows_of_the_party_that_sends_them(matching, kinds):
     def sizes(n):
         members = [simfl.Party("a", strange_rows(40, 0), strange_rows(40, 9)[:, 0])]
         members.append(simfl.Party("b", strange_rows(n, 1), strange_rows(n, 2)[:, 0]))
-        tap, _ = play(members, "reg:squarederror", max_leaves=4, grow_policy="lossguide")
-        kinds = {type(reply).__name__ for party, reply, _ in tap.left if party == "b"}
-        return {k: max(len(d) for p, r, d in tap.left if p == "b" and type(r).__name__ == k) for k in kinds}
+        few_leaves = {"max_leaves": 4, "grow_policy": "lossguide", "extra_depth": 0}
+        tap, _ = play(members, "reg:squarederror", matching=matching, **few_leaves)
+        sent = {type(reply).__name__ for party, reply, _ in tap.left if party == "b"}
+        return {k: max(len(d) for p, r, d in tap.left if p == "b" and type(r).__name__ == k) for k in sent}
 
     few, many = sizes(50), sizes(500)
     grown = {kind for kind in few if many[kind] > few[kind] + 200}
-    assert grown == {"Hashes", "LeavesOfRows"}
+    assert grown == kinds
 
 
 def test_a_party_refuses_what_does_not_fit_its_state():

@@ -14,7 +14,8 @@ Step 3 stays short because queries and candidates are sorted by their first hash
 tile nearest to it, where counting bits tells how many equal hash values the k-th best has at least.
 
 Ties are drawn at random: every pair has a pseudo-random priority, made of a token of the query row and one of
-the candidate row. The result is a function of data and seed alone, whatever the blocks and threads.
+the candidate row. Rows are looked at in the order of their tokens. So the result is a function of rows and tokens
+alone, whatever the blocks and threads, and whatever the order in which the rows are given.
 """
 
 import contextlib
@@ -120,7 +121,10 @@ def most_similar_by_token(
     progress: Progress | None = None,
     max_candidates: int | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """`most_similar` with the tokens given: among equal counts the pair of tokens decides."""
+    """`most_similar` with the tokens given: among equal counts the pair of tokens decides.
+
+    Who gives the rows in another order, with their tokens, finds the same rows.
+    """
     _check_codes(queries, candidates)
     _check_numbers(k, n_jobs, max_candidates, len(candidates))
     n_jobs = n_jobs or cores()
@@ -129,13 +133,16 @@ def most_similar_by_token(
     counts = np.empty((len(queries), k), dtype=np.uint8)
     if len(queries) == 0:
         return rows, counts
-    search = _Search(_recode(queries, candidates), query_tokens, candidate_tokens, rows, counts)
+    order, members = (np.argsort(tokens).astype(np.int32) for tokens in (query_tokens, candidate_tokens))
+    codes = _recode(queries[order], candidates[members])
+    search = _Search(codes, query_tokens[order], candidate_tokens[members], rows, counts)
     if max_candidates is None or max_candidates >= len(candidates):
         blocks = search.exact_blocks(n_jobs)
     else:
         blocks = search.bounded_blocks(max_candidates, draw_key)
     _run(blocks, n_jobs, len(queries), progress)
-    return rows, counts
+    given = np.argsort(order)
+    return np.take(members, rows[given]), counts[given]
 
 
 def _check_codes(queries: NDArray[Any], candidates: NDArray[Any]) -> None:

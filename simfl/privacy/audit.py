@@ -79,11 +79,12 @@ def audit(
     if min_group < 1:
         raise ParameterError(f"min_group={min_group} is not possible: a sum has at least one member.")
     known = parameters.defaults()
-    matching = _word("matching", matching or known.get("matching", "shared"), ("shared", "blind"))
+    recipe = parameters.RECIPES.get(params.get("recipe", known["recipe"]), {})
+    matching = _word("matching", matching or recipe.get("matching", "shared"), ("shared", "blind"))
     case = Case(X, y, parties, random_state, params, leaves=matching == "shared")
     setting = Setting(
         matching=matching,
-        ids=_word("ids", ids or known.get("ids", "linked"), ("linked", "fresh")),
+        ids=_word("ids", ids or known["ids"], ("linked", "fresh")),
         masked=masked,
         min_group=min_group,
         parties=parties,

@@ -5,6 +5,8 @@ knows k values of a row already has only d - k unknowns, so L must then be below
 not sufficient: rows that fit may all lie close to the true one.
 """
 
+from collections.abc import Sequence
+
 from simfl.errors import PrivacyError
 
 MOST_HASHES = 40  # the paper's own choice is min(40, d - 1)
@@ -29,4 +31,22 @@ def check_hashes(n_hashes: int, n_features: int, known_features: int = 0, *, all
     raise PrivacyError(
         f"n_hashes={n_hashes} with {n_features} features{known} breaks the paper's condition L < d: the hash values "
         f"could be solved for the row. {step}, or accept it with allow_unsafe_hashes=True."
+    )
+
+
+def about_two_parties(parties: Sequence[str], min_group: int) -> str | None:
+    """What two parties should know about their sums; None for more of them.
+
+    >>> about_two_parties(["north", "south", "west"], min_group=1)
+    """
+    if len(parties) != 2:
+        return None
+    a, b = parties
+    facts = "a sum of one row tells its label" if min_group < 2 else f"each sum holds {min_group} rows or more"
+    advice = (
+        " Set min_group=5, or take a third party in." if min_group < 2 else " A third party would hide whose they are."
+    )
+    return (
+        f"With two parties, {a!r} and {b!r}, the total of the others is the sum of the one other: {a!r} sees the exact "
+        f"sums of {b!r} and the other way round ({facts}).{advice}"
     )

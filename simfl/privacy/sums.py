@@ -4,8 +4,9 @@ Everything that parties sum (gradients onto similar rows, gradients per leaf) tr
 not depend on the order of the parties, and histograms of such numbers are exact in double precision, so that the
 same seed gives the same model, whatever the threads or the order of replies.
 
-Each vector has a public exponent: the resolution is 2 ** exponent. A party first says how large its sums can become
-(`bound`); the hub adds these up and gives out the exponent (`resolution`) under which the total cannot overflow.
+Each vector has a public exponent: the resolution is 2 ** exponent. A party first says how large its sums can become,
+to a power of two (`power_above`); the hub gives out the exponent (`resolution`) under which the total of so many
+parties cannot overflow. That must hold for sure, because masked sums are taken modulo 2 ** 32 or 2 ** 64.
 """
 
 import math
@@ -24,24 +25,34 @@ FINEST = -1000  # no finer grid: its inverse is to be a number still
 
 
 def resolution(bounds: Iterable[float], bits: int) -> int:
-    """The smallest exponent under which the sum of numbers within these bounds fits into so many bits.
+    """The smallest exponent under which a number from each party, all within the largest bound, fit into so many bits.
 
     >>> resolution([3.0, 4.0], bits=31)
-    -28
+    -27
     """
-    total = math.fsum(bounds)
+    each = list(bounds)
+    total = max(each, default=0.0) * len(each)
     return max((math.frexp(total)[1] if total > 0 else 0) - bits, FINEST)
 
 
-def to_row_ints(values: Doubles, exponent: int) -> Ints:
-    """Round to the grid, as int32."""
-    ints: Ints = _encode(values, exponent, ROW_BITS, np.int32)
+def power_above(bound: float) -> float:
+    """The power of two above a bound: all that others have to know of it.
+
+    >>> power_above(5.0), power_above(0.0)
+    (8.0, 0.0)
+    """
+    return math.ldexp(1.0, math.frexp(bound)[1]) if bound > 0 else 0.0
+
+
+def to_row_ints(values: Doubles, exponent: int, n_parties: int = 1) -> Ints:
+    """Round to the grid, as int32; so many parties' numbers can be added up."""
+    ints: Ints = _encode(values, exponent, ROW_BITS, np.int32, n_parties)
     return ints
 
 
-def to_leaf_ints(values: Doubles, exponent: int) -> Longs:
-    """Round to the grid, as int64."""
-    ints: Longs = _encode(values, exponent, LEAF_BITS, np.int64)
+def to_leaf_ints(values: Doubles, exponent: int, n_parties: int = 1) -> Longs:
+    """Round to the grid, as int64; so many parties' numbers can be added up."""
+    ints: Longs = _encode(values, exponent, LEAF_BITS, np.int64, n_parties)
     return ints
 
 
@@ -54,11 +65,11 @@ def from_ints(values: npt.NDArray[Any], exponent: int) -> Doubles:
     return np.ldexp(values.astype(np.float64), exponent)
 
 
-def _encode(values: Doubles, exponent: int, bits: int, dtype: Any) -> Any:
+def _encode(values: Doubles, exponent: int, bits: int, dtype: Any, n_parties: int) -> Any:
     # A value beyond its announced bound is cut off: a wrong digit is better than a sum that wraps around.
-    largest = float(2**bits - 2 ** max(bits - 52, 0))
+    largest = math.floor((2**bits - 2 ** max(bits - 52, 0)) / n_parties)
     encoded = np.empty(values.shape, dtype=dtype)
-    _round(values.ravel(), math.ldexp(1.0, -max(exponent, FINEST)), largest, encoded.ravel())
+    _round(values.ravel(), math.ldexp(1.0, -max(exponent, FINEST)), float(largest), encoded.ravel())
     return encoded
 
 

@@ -31,6 +31,17 @@ def draw_similar(similar_rows: Ints, seed: int) -> Ints:
     return drawn
 
 
+def draw_by_name(similar_rows: AnyArray, names: AnyArray, seed: int) -> AnyArray:
+    """One of the similar rows of each row, by the row's name and the seed: whatever order the rows stand in."""
+    word = (names + np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    k = np.uint64(similar_rows.shape[1])
+    pick = ((word ^ (word >> np.uint64(31))) >> np.uint64(32)) * k >> np.uint64(32)
+    drawn: AnyArray = np.take_along_axis(similar_rows, pick.astype(np.intp)[:, None], axis=1)[:, 0]
+    return drawn
+
+
 def sum_per_leaf(leaf: Ints, g: Floats, h: Floats, output: int, n_leaves: int) -> tuple[Doubles, Doubles]:
     """Gradients and hessians of one output, added up in every leaf."""
     G, H = np.zeros(n_leaves), np.zeros(n_leaves)

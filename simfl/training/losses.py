@@ -26,6 +26,7 @@ class Loss(Protocol):
     """An objective."""
 
     metric: str  # the one that early stopping watches
+    metrics: tuple[str, ...]  # all of them
     classifies: bool
 
     def start(self, label_sums: Sequence[float], weight: float) -> Doubles:
@@ -58,6 +59,7 @@ class Logistic(_Averaged):
     """binary:logistic."""
 
     metric = "logloss"
+    metrics: tuple[str, ...] = ("logloss", "error")
     classifies = True
 
     def start(self, label_sums: Sequence[float], weight: float) -> Doubles:
@@ -85,6 +87,7 @@ class Softprob(_Averaged):
     """multi:softprob. Labels are class numbers."""
 
     metric = "mlogloss"
+    metrics: tuple[str, ...] = ("mlogloss", "merror")
     classifies = True
 
     def start(self, label_sums: Sequence[float], weight: float) -> Doubles:
@@ -112,6 +115,7 @@ class SquaredError:
     """reg:squarederror."""
 
     metric = "rmse"
+    metrics: tuple[str, ...] = ("rmse", "mae")
     classifies = False
 
     def start(self, label_sums: Sequence[float], weight: float) -> Doubles:

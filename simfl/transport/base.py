@@ -62,6 +62,7 @@ class Transport(Protocol):
 
     parties: list[str]
     traffic: Traffic
+    deployed: bool  # whether the parties are elsewhere: their sums are then masked unless one says otherwise
 
     def ask(self, party: str, message: Request) -> Reply:
         """Ask one party and wait for its reply."""

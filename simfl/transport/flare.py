@@ -103,6 +103,8 @@ def fetch(piece: Callable[[int], Any], size: int, who: str) -> bytes:
 class FlareTransport:
     """Carries messages to the sites of a running job."""
 
+    deployed = True
+
     def __init__(self, sites: Mapping[str, Any], outbox: dict[tuple[str, int], bytes], patience: float) -> None:
         self.sites = dict(sites)
         self.parties = list(sites)

@@ -35,6 +35,8 @@ QUICK = 1e-3  # answers that take fewer seconds are asked for one by one: thread
 class LocalTransport(Generic[H]):
     """Carries messages to parties in the same process."""
 
+    deployed = False
+
     def __init__(self, parties: Sequence[H], n_jobs: int | None = None) -> None:
         self.parties = [party.name for party in parties]
         self.handlers = {party.name: party for party in parties}

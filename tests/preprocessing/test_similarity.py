@@ -25,12 +25,12 @@ def count_equal(queries, candidates):
 
 
 def priorities(query_tokens, candidate_tokens):
-    """The rule for ties, written again: mixed tokens first, then the row in an order turned by the query."""
+    """The rule for ties, written again: mixed tokens first, then the token's place in an order turned by the query."""
     pair = query_tokens[:, None] ^ candidate_tokens[None]
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         pair = (pair ^ (pair >> np.uint64(33))) * np.uint64(factor)
-    row = np.arange(len(candidate_tokens), dtype=np.uint64)[None] ^ query_tokens[:, None]
-    return (pair >> np.uint64(39) << np.uint64(31)) | (row & np.uint64(2**31 - 1))
+    place = np.argsort(np.argsort(candidate_tokens)).astype(np.uint64)[None] ^ query_tokens[:, None]
+    return (pair >> np.uint64(39) << np.uint64(31)) | (place & np.uint64(2**31 - 1))
 
 
 def best_by_hand(queries, candidates, k, query_tokens, candidate_tokens):
@@ -176,6 +176,21 @@ def test_another_order_of_the_candidates_changes_only_the_numbers():
     np.testing.assert_array_equal(same, counts)
 
 
+@pytest.mark.parametrize("max_candidates", [None, 200])
+def test_rows_given_in_another_order_find_the_same_rows(max_candidates):
+    # Many thousand ties per query: also those that the random priorities leave open must not go by the order.
+    queries, candidates = codes(0, 1500, 2, 3), codes(1, 6000, 2, 3)
+    tokens = row_tokens(1, 1500), row_tokens(2, 6000)
+    rows, counts = most_similar_by_token(queries, candidates, *tokens, 5, max_candidates=max_candidates)
+    rng = np.random.default_rng(2)
+    one, other = rng.permutation(1500), rng.permutation(6000)
+    moved, same = most_similar_by_token(
+        queries[one], candidates[other], tokens[0][one], tokens[1][other], 5, max_candidates=max_candidates
+    )
+    np.testing.assert_array_equal(other[moved], rows[one])
+    np.testing.assert_array_equal(same, counts[one])
+
+
 def test_k_beyond_the_candidates_returns_them_all():
     rows, counts = most_similar(codes(0, 4, 3, 4), codes(1, 6, 3, 4), k=64)
     assert rows.shape == counts.shape == (4, 6)
@@ -207,7 +222,8 @@ def test_bounded_search_gives_each_block_its_own_candidates_and_reaches_all():
     # Everything ties and k is the whole subset, so the rows found are the subset.
     block = similarity.BOUNDED_BLOCK
     queries, candidates = np.zeros((block * 200, 1), dtype=np.int8), np.zeros((1000, 1), dtype=np.int8)
-    rows, _ = most_similar(queries, candidates, 70, max_candidates=70)
+    tokens = np.sort(row_tokens(1, len(queries))), row_tokens(2, 1000)  # blocks follow the order of the tokens
+    rows, _ = most_similar_by_token(queries, candidates, *tokens, 70, max_candidates=70)
     subsets = [set(rows[start].tolist()) for start in range(0, len(rows), block)]
     assert subsets[0] == set(rows[block - 1].tolist())
     assert len({frozenset(subset) for subset in subsets}) == 200

@@ -77,7 +77,17 @@ def test_a_partys_journal_lists_what_left(federation, trained):
 
     entries = Journal(next(federation.kits["north"].glob("runs/*/journal"))).entries
     kinds = {entry.answer for entry in entries}
-    assert {"Greeting", "Description", "FeatureMoments", "Hashes", "Matched", "RowSums", "Grown", "LeafSums"} <= kinds
+    assert {
+        "Greeting",
+        "Description",
+        "FeatureMoments",
+        "Met",
+        "HiddenRows",
+        "SimilarTaken",
+        "RowSums",
+        "Grown",
+        "LeafSums",
+    } <= kinds
     assert all(entry.bytes_out > 0 for entry in entries)
 
 

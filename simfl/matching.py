@@ -1,0 +1,123 @@
+"""Blind matching at the hub: similar rows from names that mean nothing to it.
+
+Every party sends its rows in a private order, each hash value under a name that only shows which values are equal. The
+hub counts equal names, as a party does with the tables of the shared mode, and finds the same similar rows. A party is
+told only which rows of the others resemble its own, under ids that are places in the others' private orders. With
+fresh ids it is not told even that: for every tree the hub draws one similar row per row and puts the builder's
+rows into a new order, which the builder can undo with a seed that only it is given.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from simfl import messages as msg
+from simfl.arrays import Ints
+from simfl.errors import ProtocolError
+from simfl.params import PrepareParams
+from simfl.preprocessing.similarity import Progress, most_similar_by_token
+from simfl.preprocessing.tables import smallest_type
+from simfl.privacy.tokens import Names, asking, draw_key, fresh_order, number_names
+from simfl.training.gradients import draw_by_name, most_uses
+from simfl.transport.base import Transport
+
+
+class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hub keeps for fresh ids: the similar rows of every party, and the names of its rows, by place."""
+
+    similar: dict[str, dict[str, msg.Array]]  # party -> other party -> (rows, k)
+    names: dict[str, msg.Array]
+    n_rows: dict[str, int]
+
+
+def find(
+    hidden: Mapping[str, msg.HiddenRows],
+    n_rows: Mapping[str, int],
+    params: PrepareParams,
+    seed: int,
+    number: int | None,
+    progress: Progress | None = None,
+) -> tuple[Neighbours, dict[str, Any]]:
+    """The similar rows of every party, and how alike they are (as `Matched` says it)."""
+    parties = list(hidden)
+    names, coded = {}, []
+    for party, reply in hidden.items():
+        try:
+            names[party] = _names(reply, n_rows[party])
+            coded.append(_codes(reply, n_rows[party]))
+        except ProtocolError as error:
+            raise ProtocolError(f"Party {party!r} sent what cannot be: {error}") from None
+    codes = dict(zip(parties, number_names(coded), strict=True))
+    similar: dict[str, dict[str, msg.Array]] = {party: {} for party in parties}
+    equal: dict[str, dict[str, float]] = {party: {} for party in parties}
+    uses = dict.fromkeys(parties, 0)
+    for (i, party), (j, other) in permutations(enumerate(parties), 2):
+        rows, counts = most_similar_by_token(
+            codes[party],
+            codes[other],
+            asking(names[party]),
+            names[other],
+            params.n_neighbors or 1,
+            draw_key=draw_key(seed, number, i, j),
+            n_jobs=params.n_jobs if params.n_jobs and params.n_jobs > 0 else None,
+            max_candidates=max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None,
+            progress=progress,
+        )
+        similar[party][other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
+        equal[party][other] = float(counts[:, 0].mean())
+        uses[party] = max(uses[party], most_uses(rows, n_rows[other]))
+    found = Neighbours(
+        similar=similar,
+        names={party: msg.pack(own) for party, own in names.items()},
+        n_rows={party: n_rows[party] for party in parties},
+    )
+    return found, {"equal_hashes": equal, "most_uses": uses}
+
+
+def _names(reply: msg.HiddenRows, n_rows: int) -> Names:
+    return msg.unpack(reply.ties, "u8", (n_rows,))
+
+
+def _codes(reply: msg.HiddenRows, n_rows: int) -> tuple[list[Names], Any]:
+    dtype = reply.codes.dtype if reply.codes.dtype[0] == "u" else "u4"
+    codes = msg.unpack(reply.codes, dtype, (n_rows, len(reply.names)))
+    names = [msg.unpack(array, "u8", (None,)) for array in reply.names]
+    sizes = np.array([len(own) for own in names])
+    if (codes >= sizes).any():
+        raise ProtocolError("Hidden rows arrived whose codes go beyond their names.")
+    return names, codes
+
+
+def hand_out(transport: Transport, found: Neighbours, number: int | None, *, fresh: bool) -> None:
+    """Tell every party the rows that its own resemble, or (fresh ids) only that they were found."""
+    questions = {
+        party: msg.TakeSimilar(
+            round=number,
+            parties=list(found.similar),
+            n_rows={other: n for other, n in found.n_rows.items() if other != party},
+            similar={} if fresh else similar,
+        )
+        for party, similar in found.similar.items()
+    }
+    for party, reply in transport.ask_all(questions).items():
+        msg.expect(msg.SimilarTaken, reply, party)
+
+
+def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Array], bytes]:
+    """For one tree: the builder's row that each row of the others goes to, in a new order, and the seed of that."""
+    order_seed = secrets.token_bytes(32)
+    n = found.n_rows[builder]
+    new_place = np.argsort(fresh_order(order_seed, n)).astype(smallest_type(n))
+    drawn = {}
+    for party, similar in found.similar.items():
+        if builder in similar:
+            rows: Ints = msg.unpack(similar[builder], similar[builder].dtype, (found.n_rows[party], None))
+            names = msg.unpack(found.names[party], "u8", (found.n_rows[party],))
+            drawn[party] = msg.pack(new_place[draw_by_name(rows, names, seed)])
+    return drawn, order_seed

@@ -1,0 +1,109 @@
+"""Blind matching: hash values and rows under names that mean nothing without the parties' secret.
+
+All parties know one secret of 32 bytes, the hub does not. From it come the directions of the hash functions, the names
+of hash values (a keyed pseudo-random function: equal values get equal names, and that is all one can see) and the names
+of rows that decide among equally similar ones. The paper has no such thing: its parties broadcast the hash values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from simfl.arrays import AnyArray, Codes, Ints
+
+SECRET_BYTES = 32
+Names = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def secret_of(seed: int) -> bytes:
+    """A seed in the place of a secret: for one process, where the same seed is to give the same model.
+
+    >>> direction_seed(secret_of(7))
+    7
+    """
+    return seed.to_bytes(SECRET_BYTES, "little")
+
+
+def direction_seed(secret: bytes) -> int:
+    """The seed of the hash functions: all 256 bits of the secret."""
+    return int.from_bytes(secret, "little")
+
+
+def derive(secret: bytes, purpose: str, *parts: Any) -> bytes:
+    """A key of 32 bytes for one purpose. Who has it learns neither the secret nor another key."""
+    return hashlib.blake2b(repr((purpose, *parts)).encode(), key=secret, digest_size=32).digest()
+
+
+def keystream(key: bytes, n_bytes: int, nonce: bytes = bytes(12)) -> bytes:
+    """So many bytes of ChaCha20."""
+    encryptor = Cipher(algorithms.ChaCha20(key, bytes(4) + nonce), mode=None).encryptor()
+    return encryptor.update(bytes(n_bytes))
+
+
+def row_names(secret: bytes, party: str, match: int | None, n_rows: int) -> Names:
+    """One name of 64 bits per row. `match`: the round of the search, None for the first; each has new names."""
+    return np.frombuffer(keystream(derive(secret, "rows", party, match), 8 * n_rows), dtype="<u8").astype(np.uint64)
+
+
+def asking(names: Names) -> Names:
+    """The names under which rows ask: other ones than those under which they are found.
+
+    Otherwise two rows would prefer each other among equals.
+    """
+    mixed = (names ^ (names >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+def hide_values(secret: bytes, hashes: Ints, match: int | None) -> tuple[list[Names], list[AnyArray]]:
+    """Per hash function the names of the values that occur, and which of them every row has.
+
+    The names stand in the order of their numbers, which is random. With 64 bits two values of a function get the same
+    name with a probability below 1e-9, be there ten thousand of them.
+    """
+    names, places = [], []
+    for number, column in enumerate(hashes.T):
+        values, place = np.unique(column, return_inverse=True)
+        key = derive(secret, "values", match, number)
+        digests = [hashlib.blake2b(int(v).to_bytes(8, "little", signed=True), key=key, digest_size=8) for v in values]
+        hidden = np.frombuffer(b"".join(d.digest() for d in digests), dtype="<u8").astype(np.uint64)
+        order = np.argsort(hidden)
+        names.append(hidden[order])
+        places.append(np.argsort(order)[place.reshape(-1)])
+    return names, places
+
+
+def number_names(parties: Sequence[tuple[Sequence[Names], Codes]]) -> list[Codes]:
+    """The codes of all parties, with one number per name of a hash function."""
+    n_hashes = parties[0][1].shape[1]
+    known = [np.unique(np.concatenate([names[h] for names, _ in parties])) for h in range(n_hashes)]
+    largest = max((len(k) for k in known), default=1)
+    dtype = np.uint8 if largest <= 2**8 else np.uint16 if largest <= 2**16 else np.uint32
+    merged = []
+    for names, codes in parties:
+        out = np.empty(codes.shape, dtype=dtype)
+        for h in range(n_hashes):
+            out[:, h] = np.searchsorted(known[h], names[h])[codes[:, h]]
+        merged.append(out)
+    return merged
+
+
+def draw_key(seed: int, match: int | None, asks: int, found: int) -> int:
+    """The seed of a bounded search between two parties; known to all."""
+    parts = derive(secret_of(seed), "bounded", match, asks, found)
+    return int.from_bytes(parts[:8], "little")
+
+
+def private_order(n_rows: int) -> Ints:
+    """A random order that nobody else can know: the row at each place."""
+    return np.random.default_rng(secrets.randbits(256)).permutation(n_rows).astype(np.int32)
+
+
+def fresh_order(seed: bytes, n_rows: int) -> Ints:
+    """The order of the builder's rows for one tree, for hub and builder: the place that stands at each new place."""
+    return np.random.default_rng(int.from_bytes(seed, "little")).permutation(n_rows).astype(np.int32)

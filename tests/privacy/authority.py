@@ -1,0 +1,38 @@
+"""A small certificate authority, as a project's provisioning makes one."""
+
+import datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from simfl.privacy.keys import Identity
+
+
+def name_of(text):
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+def certificate(subject, key, issuer, issuer_key, days=(-1, 30)):
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(
+        issuer_name=name_of(issuer),
+        subject_name=name_of(subject),
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now + datetime.timedelta(days=days[0]),
+        not_valid_after=now + datetime.timedelta(days=days[1]),
+    )
+    return builder.sign(issuer_key, hashes.SHA256())
+
+
+class Project:
+    """The authority: its root, and the identities that it gives out."""
+
+    def __init__(self, name="project"):
+        self.name, self.key = name, ec.generate_private_key(ec.SECP256R1())
+        self.root = certificate(name, self.key, name, self.key)
+
+    def identity(self, name, key=None, **more):
+        key = key or ec.generate_private_key(ec.SECP256R1())
+        return Identity(certificate(name, key, self.name, self.key, **more), key, self.root)

@@ -1,0 +1,87 @@
+"""Keys that the hub cannot know, and identities that it cannot forge."""
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from simfl.errors import FileError, PrivacyError
+from simfl.privacy.keys import Identity, Keys, sign, verify
+from tests.privacy.authority import Project
+
+
+def met(*names):
+    keys = {name: Keys(name) for name in names}
+    for own in keys.values():
+        own.meet({name: k.public for name, k in keys.items()})
+    return keys
+
+
+def test_every_pair_has_a_key_of_its_own():
+    keys = met("a", "b", "c")
+    assert keys["a"].pairs["b"] == keys["b"].pairs["a"]
+    assert len({k for own in keys.values() for k in own.pairs.values()}) == 3
+    assert met("a", "b")["a"].pairs["b"] != keys["a"].pairs["b"]
+
+
+def test_only_the_addressee_opens_what_was_sealed():
+    keys = met("a", "b", "c")
+    sealed = keys["a"].seal("b", b"x" * 32)
+    assert keys["b"].open("a", sealed) == b"x" * 32
+    assert b"x" * 8 not in sealed
+    for reader, sender, content in (("c", "a", sealed), ("b", "a", sealed[:-1] + b"?"), ("b", "a", b"")):
+        with pytest.raises(PrivacyError, match="cannot be opened"):
+            keys[reader].open(sender, content)
+
+
+def test_a_key_put_in_between_gives_other_keys():
+    a, b, hub = Keys("a"), Keys("b"), Keys("b")
+    a.meet({"b": hub.public})
+    b.meet({"a": a.public})
+    with pytest.raises(PrivacyError):
+        b.open("a", a.seal("b", b"secret"))
+
+
+def test_rubbish_is_not_a_public_key():
+    with pytest.raises(PrivacyError, match="'b' is not one"):
+        Keys("a").meet({"b": b"short"})
+
+
+@pytest.mark.parametrize("kind", ["elliptic", "rsa"])
+def test_a_signed_key_is_accepted(kind):
+    key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else None
+    project = Project()
+    identity = project.identity("north", key)
+    verify(project.root, "north", b"public", *sign(identity, "north", b"public"))
+
+
+def test_a_key_that_the_party_did_not_sign_is_refused():
+    project, other = Project(), Project()
+    north = project.identity("north")
+    good = sign(north, "north", b"public")
+    bad = {
+        "is not signed": ("north", b"public", None, None),
+        "not by its certificate": ("north", b"changed", *good),
+        "is of 'north'": ("south", b"public", *good),
+        "not issued by the root": ("north", b"public", *sign(other.identity("north"), "north", b"public")),
+        "cannot be read": ("north", b"public", good[0], b"rubbish"),
+        "not valid today": ("north", b"public", *sign(project.identity("north", days=(-9, -2)), "north", b"public")),
+    }
+    for fact, given in bad.items():
+        with pytest.raises(PrivacyError, match=fact):
+            verify(project.root, *given)
+
+
+def test_an_identity_is_read_from_a_kit(tmp_path):
+    project = Project()
+    identity = project.identity("north")
+    files = [tmp_path / n for n in ("client.crt", "client.key", "rootCA.pem")]
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    files[0].write_bytes(identity.certificate.public_bytes(pem))
+    files[1].write_bytes(identity.private_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    files[2].write_bytes(project.root.public_bytes(pem))
+    read = Identity.read(*files)
+    verify(read.root, "north", b"public", *sign(read, "north", b"public"))
+    assert "private" not in repr(read)
+    files[1].write_bytes(b"")
+    with pytest.raises(FileError, match=r"client\.crt"):
+        Identity.read(*files)

@@ -1,0 +1,135 @@
+"""Protections that can be had for some accuracy: groups, cut points, noise."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import simfl
+from simfl import hub
+from simfl import messages as msg
+from simfl.errors import PrivacyWarning
+from simfl.params import prepare_params, train_params
+from simfl.transport.local import LocalTransport
+
+
+def rows(n, seed, d=6):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    return X, (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=n) > 0).astype(int)
+
+
+def parties(*sizes):
+    return [simfl.Party(f"p{i}", *rows(n, i)) for i, n in enumerate(sizes)]
+
+
+class Wire(LocalTransport):
+    def __init__(self, members):
+        super().__init__(members, 1)
+        self.log = []
+
+    def _carry(self, party, message, data, threads):
+        reply = super()._carry(party, message, data, threads)
+        self.log.append((party, message, reply))
+        return reply
+
+
+# --- small groups ----------------------------------------------------------------------------------------------------
+
+
+def group_sizes(min_group, **more):
+    """How many rows are in each sum of the first tree: with squared error every hessian is one."""
+    wire = Wire(parties(300, 200, 3))
+    prepared = hub.prepare(wire, prepare_params(random_state=0, **more))
+    hub.train(wire, prepared, train_params(objective="reg:squarederror", n_trees=4, rematch=2, min_group=min_group))
+    found = []
+    for party, message, reply in wire.log:
+        if isinstance(reply, msg.RowSums):
+            for array in reply.hessians.values():
+                sums = np.ldexp(msg.unpack(array, "i4", array.shape).astype(float), message.exponents[1])
+                found.append((party, np.rint(sums[sums != 0]).astype(int)))
+    return found
+
+
+@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"ids": "fresh"}, {"n_neighbors": 1}])
+def test_every_sum_holds_the_least_number_of_rows(more):
+    sizes = group_sizes(5, **more)
+    assert len(sizes) == 8
+    for party, counts in sizes:
+        if party == "p2":
+            assert len(counts) == 0  # three rows are too few: they are not sent at all
+        else:
+            assert counts.min() >= 5
+            assert counts.sum() == (300 if party == "p0" else 200)
+    assert min(counts.min() for _, counts in group_sizes(1, **more)) == 1
+
+
+def test_groups_cost_little_and_one_is_the_plain_way():
+    plain = simfl.train(parties(300, 200), n_trees=20, random_state=0)
+    assert (
+        plain.booster.get_dump()
+        == simfl.train(parties(300, 200), n_trees=20, random_state=0, min_group=1).booster.get_dump()
+    )
+    grouped = simfl.train(parties(300, 200), n_trees=20, random_state=0, min_group=4)
+    assert grouped.history[-1].train["logloss"] < plain.history[-1].train["logloss"] + 0.05
+
+
+def test_a_saved_preparation_knows_which_rows_are_near(tmp_path):
+    members = parties(100, 80)
+    ready = simfl.prepare(members, random_state=0)
+    ready.save(tmp_path / "ready")
+    again = simfl.Preparation.load(tmp_path / "ready", members)
+    more = {"n_trees": 6, "min_group": 4}
+    assert simfl.train(ready, **more).booster.get_dump() == simfl.train(again, **more).booster.get_dump()
+
+
+def test_two_parties_are_told_what_a_sum_reveals():
+    with pytest.warns(PrivacyWarning, match=r"'p0' sees the exact sums of 'p1'.*tells its label.*min_group=5"):
+        simfl.train(parties(30, 30), n_trees=2, masked=True)
+    with pytest.warns(PrivacyWarning, match="each sum holds 3 rows"):
+        simfl.train(parties(30, 30), n_trees=2, masked=True, min_group=3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_three_parties_and_one_process_are_not_warned():
+    simfl.train(parties(30, 30, 30), n_trees=2, masked=True)
+    simfl.train(parties(30, 30), n_trees=2)
+
+
+# --- shared cut points -----------------------------------------------------------------------------------------------
+
+
+def test_no_threshold_is_a_value_of_a_row_with_shared_cuts():
+    def thresholds(cuts):
+        wire = Wire(parties(300, 200))
+        prepared = hub.prepare(wire, prepare_params(random_state=0))
+        training = hub.train(wire, prepared, train_params(n_trees=6, cuts=cuts))
+        found = np.concatenate([t.threshold[t.feature >= 0] for trees in training.rounds for t in trees])
+        values = np.concatenate([p.rows.X.ravel() for p in wire.handlers.values()])
+        return np.isin(found, values).mean()
+
+    assert thresholds("own") > 0.9
+    assert thresholds("shared") == 0
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_grid_is_the_same_for_all_and_trees_stay_about_as_good(masked):
+    members = parties(400, 300, 300)
+    own, shared = (
+        simfl.train(members, n_trees=30, max_depth=4, cuts=c, masked=masked, random_state=0) for c in ("own", "shared")
+    )
+    assert shared.history[-1].train["logloss"] < own.history[-1].train["logloss"] + 0.04
+    alone = simfl.train(members[:1], n_trees=5, cuts="shared")
+    assert alone.n_trees == 5
+
+
+def test_categories_need_no_cut_points():
+    rng = np.random.default_rng(0)
+    frames = []
+    for n in (300, 200):
+        size, kind = rng.normal(size=n), rng.choice(["red", "green", "blue", "grey"], n)
+        y = ((size > 0) ^ np.isin(kind, ["red", "grey"])).astype(int)
+        frames.append((pd.DataFrame({"kind": pd.Categorical(kind), "size": size}), y))
+    members = [simfl.Party(f"p{i}", X, y) for i, (X, y) in enumerate(frames)]
+    model = simfl.train(members, n_trees=20, max_depth=3, cuts="shared", original_features=5, random_state=0)
+    assert model.history[-1].train["error"] < 0.02
+    assert (model.predict(frames[0][0]) == frames[0][1]).mean() > 0.98
