@@ -2,8 +2,8 @@
 
     python -m benchmarks.protections masks|matching|accuracy [--rows N] [--parties M] [--json OUT]
 
-masks     CPU seconds per tree with and without masks, in turns; bytes per tree beside the paper's 8 [N + (2^D - 1)(M - 1)],
-          also with ids that change with every tree
+masks     CPU seconds per tree with and without masks, in turns; bytes per tree beside the paper's formula,
+          8 [N + (2^D - 1)(M - 1)]; also with ids that change with every tree
 matching  CPU seconds and bytes of stage 1, blind and shared, beside the paper's 8 M N L bytes
 accuracy  log loss on held-out rows with min_group, shared cut points and noise, on ijcnn1 and SUSY
 

@@ -364,10 +364,10 @@ class Party:
         seed = direction_seed(self._secret()) if message.seed is None else message.seed
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(seed, message.n_hashes, d, message.bucket_width, message.law)
-        hashes = hash_rows(expansion.expand(self.training_rows.X), family, scale)
+        hashes = HashValues.of(hash_rows(expansion.expand(self.training_rows.X), family, scale))
         if message.seed is None:
             return self._hide(hashes, None)
-        self._hashes = HashValues.of(hashes)
+        self._hashes = hashes
         return msg.Hashes(lowest=msg.pack(self._hashes.lowest), values=msg.pack(self._hashes.above))
 
     def _secret(self) -> bytes:
@@ -375,13 +375,12 @@ class Party:
             raise ProtocolError(f"{self} was asked to hide its rows before it had a secret in common with the others.")
         return self.secret
 
-    def _hide(self, hashes: AnyArray, number: int | None) -> msg.HiddenRows:
+    def _hide(self, hashes: HashValues, number: int | None) -> msg.HiddenRows:
         """The hash values under names, the rows in an order that only this party knows."""
-        names, columns = hide_values(self._secret(), hashes, number)
-        codes = np.stack(columns, axis=1).astype(smallest_type(max(len(n) for n in names)))
-        self._hidden = private_order(len(hashes))
-        self._remember_order(hashes, number)
-        rows = row_names(self._secret(), self.name, number, len(hashes))
+        names, codes = hide_values(self._secret(), hashes, number)
+        self._hidden = private_order(len(codes))
+        self._remember_order(hashes.above, number)
+        rows = row_names(self._secret(), self.name, number, len(codes))
         return msg.HiddenRows(
             round=number,
             names=[msg.pack(n) for n in names],
@@ -651,9 +650,10 @@ class Party:
         if not recent:
             raise ProtocolError(f"{self} was asked for the leaves of its rows before there was a tree.")
         leaves = np.stack(recent, axis=1)  # in the type of the largest tree
+        hashes = HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
         if message.blind:
-            return self._hide(leaves, message.round)
-        self._hashes = HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
+            return self._hide(hashes, message.round)
+        self._hashes = hashes
         return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
 
     def _watch(self, rows: Rows, message: msg.Start) -> Watched:
