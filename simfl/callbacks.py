@@ -68,8 +68,8 @@ class ProgressBar(Callback):
     def after_tree(self, record: TreeRecord) -> None:
         """Move it on."""
         metrics = record.validation or record.train
-        name, value = next(iter(metrics.items()))
-        self.progress.update(self.task, advance=1, facts=f"{name} {value:.4f}  built by {record.builder}")
+        facts = "".join(f"{name} {value:.4f}  " for name, value in list(metrics.items())[:1])
+        self.progress.update(self.task, advance=1, facts=f"{facts}built by {record.builder}")
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
         """Take it away."""

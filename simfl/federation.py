@@ -188,7 +188,14 @@ def train_and_keep(
         objective=checked.objective,
         n_features=ready.about.n_features,
         schema=ready.about.schema,
-        about={"classes": training.classes, "history": history, "traffic": traffic, "gain": gain},
+        about={
+            "classes": training.classes,
+            "history": history,
+            "traffic": traffic,
+            "gain": gain,
+            "epsilon": checked.epsilon,
+            "delta": None if checked.epsilon is None else checked.delta,
+        },
     )
     return model, ready
 

@@ -30,6 +30,7 @@ from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.privacy.guard import about_two_parties, check_hashes, default_hashes
+from simfl.privacy.noise import REACH, Noise, plan
 from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
 from simfl.privacy.wide import WIDE_WORDS, from_words, to_wide, wide_total
 from simfl.schema import Column, Expansion, Schema, agree
@@ -350,6 +351,7 @@ class _Exponents:
 
     started: dict[str, msg.Started]
     min_group: int = 1
+    noise: Noise | None = None
     row: tuple[int, int] = (0, 0)
 
     def matched(self, most_uses: Mapping[str, int]) -> None:
@@ -357,17 +359,25 @@ class _Exponents:
         more = SPREAD * self.min_group if self.min_group > 1 else 1
         sizes = [(s, more * most_uses.get(party, 0)) for party, s in self.started.items()]
         self.row = (
-            resolution((s.gradient * uses for s, uses in sizes), ROW_BITS),
-            resolution((s.hessian * uses for s, uses in sizes), ROW_BITS),
+            resolution((s.gradient * uses + self._reach("row", 0) for s, uses in sizes), ROW_BITS),
+            resolution((s.hessian * uses + self._reach("row", 1) for s, uses in sizes), ROW_BITS),
         )
 
     @property
     def leaf(self) -> tuple[int, int]:
         """Sums per leaf are bounded by the sums over all rows."""
         return (
-            resolution((s.total_gradient for s in self.started.values()), LEAF_BITS),
-            resolution((s.total_hessian for s in self.started.values()), LEAF_BITS),
+            resolution((s.total_gradient + self._reach("leaf", 0) for s in self.started.values()), LEAF_BITS),
+            resolution((s.total_hessian + self._reach("leaf", 1) for s in self.started.values()), LEAF_BITS),
         )
+
+    def _reach(self, sums: str, part: int) -> float:
+        """How far noise can go beyond the bounds."""
+        return REACH * float(getattr(self.noise, sums)[part]) if self.noise else 0.0
+
+    def least_hessian(self) -> float:
+        """The deviation of the noise in a leaf's total: less is not to be told from nothing."""
+        return self.noise.leaf[1] * math.sqrt(len(self.started)) if self.noise else -math.inf
 
 
 def train(
@@ -541,6 +551,8 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
         base_margin=LOSSES[params.objective].margin(training.base_score).tolist(),
         remember=prepared.n_hashes if params.rematch else 0,
         n_parties=len(transport.parties),
+        n_rounds=n_rounds(params, len(prepared.parties)),
+        shares_rows=bool(prepared.most_uses),
         mean=msg.pack(scale.mean) if scale else None,
         deviation=msg.pack(scale.deviation) if scale else None,
         earlier=training.earlier,
@@ -550,7 +562,13 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
         with _sent_by(party):
             bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
             _refuse_unless(min(bounds) >= 0, f"the bounds {bounds}")
-    exponents = _Exponents(started, params.min_group)
+    noise = plan(
+        params,
+        n_rounds(params, len(prepared.parties)),
+        len(transport.parties),
+        shares_rows=bool(prepared.most_uses),
+    )
+    exponents = _Exponents(started, params.min_group, noise)
     exponents.matched(prepared.most_uses)
     return exponents
 
@@ -653,6 +671,13 @@ def _rematch(
 def labels(transport: Transport, params: TrainParams, masks: _Masks | None = None) -> tuple[list[Any] | None, Doubles]:
     """The classes of all parties (None for regression) and the start value. Refuses labels that do not fit."""
     masked = masks is not None and masks.on
+    if params.epsilon is not None:  # label sums would tell about labels, without noise
+        replies = _ask_all(
+            transport, msg.DescribeLabels(objective=params.objective, only_classes=True), msg.LabelSummary
+        )
+        classes = check_labels(replies, params, only_classes=True)
+        n = len(classes or []) if params.objective == "multi:softprob" else 1
+        return classes, _base_score([1.0] * max(n, 2), max(n, 2), classes, params)
     question = msg.DescribeLabels(objective=params.objective, only_classes=masked)
     replies = _ask_all(transport, question, msg.LabelSummary)
     classes = check_labels(replies, params, only_classes=masked)
@@ -863,6 +888,7 @@ def _value(
     for i, tree in enumerate(trees):
         G = _leaf_total({p: r.gradients[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[0])
         H = _leaf_total({p: r.hessians[i] for p, r in replies.items()}, tree.n_leaves, exponents.leaf[1])
+        H = np.maximum(H, exponents.least_hessian())
         final, leaf_values = _leaf_values(params)(tree, G, H, params)
         gains += gain_of_features(tree, final, G, H, params, n_features)
         finished.append(final)

@@ -315,6 +315,8 @@ class Start(Message, frozen=True, kw_only=True):
     remember: NHashes  # of how many last trees the leaves are to be kept, for a rematch
     earlier: list[AdoptedTree] = []  # the trees of an earlier model that this training goes on from
     n_parties: Parties = 1  # whose sums are going to be added up
+    n_rounds: Count = 1  # how often: with differential privacy more sums need more noise
+    shares_rows: bool = True  # whether sums onto rows are among them
     mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
     deviation: Array | None = None
 

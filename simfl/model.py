@@ -38,6 +38,8 @@ class _About(msgspec.Struct, kw_only=True):
     history: list[TreeRecord]
     traffic: dict[str, dict[str, dict[str, int]]]
     schema: Schema | None = None
+    epsilon: float | None = None  # of the sums that parties sent, if they added noise
+    delta: float | None = None
     gain: list[float] | None = None  # per feature, where the sums of all parties were known
 
 
@@ -51,6 +53,7 @@ class Model:
     history : one record per boosting round: builder, metrics, bytes, seconds
     traffic : bytes per party, way ("sent", "received") and kind of message
     schema : the columns, their kinds and levels, where the parties' tables had names
+    epsilon, delta : the differential privacy of the sums that parties sent; None without noise
     """
 
     def __init__(self, booster: xgb.Booster, about: _About) -> None:
@@ -60,6 +63,7 @@ class Model:
         self.classes = None if about.classes is None else np.array(about.classes)
         self.history = about.history
         self.traffic = about.traffic
+        self.epsilon, self.delta = about.epsilon, about.delta
         self.schema = about.schema
 
     @property

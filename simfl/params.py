@@ -185,6 +185,16 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "per feature, around the common mean"
         ),
     ] = "own"
+    epsilon: Annotated[
+        Annotated[float, Meta(gt=0, le=1e6)] | None,
+        _is(
+            "differential privacy of every row for the sums of gradients that its party sends in a training: each "
+            "party adds noise to them, and no metrics or label sums are sent; None: no noise"
+        ),
+    ] = None
+    delta: Annotated[
+        float, _is("with epsilon: the probability that is left over, well below one over the rows", gt=0, lt=1)
+    ] = 1e-5
     turns: Annotated[
         Literal["round_robin", "proportional", "all"],
         _is("who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)"),

@@ -32,6 +32,7 @@ from simfl.preprocessing.similarity import most_similar_by_token
 from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
 from simfl.privacy.keys import Identity, Keys, sign, verify
 from simfl.privacy.masks import Masks
+from simfl.privacy.noise import Noise, add_noise, plan
 from simfl.privacy.sums import power_above, to_leaf_ints, to_row_ints
 from simfl.privacy.tokens import (
     SECRET_BYTES,
@@ -107,7 +108,9 @@ class Run:
     places: Ints | None  # blind matching: the row at each place of the order that the others know
     fallen: deque[AnyArray]  # the leaves of the last trees
     n_parties: int = 1
+    noise: Noise | None = None
     points: list[Floats | None] | None = None  # the cut points that all parties share, if they do
+    released: dict[str, int] = field(default_factory=dict)  # sums with noise so far
     grower: trees.Grower | None = None
     seen: list[Tree] = field(default_factory=list)
     g: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -361,10 +364,10 @@ class Party:
         seed = direction_seed(self._secret()) if message.seed is None else message.seed
         scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(seed, message.n_hashes, d, message.bucket_width, message.law)
-        hashes = hash_rows(expansion.expand(self.training_rows.X), family, scale)
+        hashes = HashValues.of(hash_rows(expansion.expand(self.training_rows.X), family, scale))
         if message.seed is None:
             return self._hide(hashes, None)
-        self._hashes = HashValues.of(hashes)
+        self._hashes = hashes
         return msg.Hashes(lowest=msg.pack(self._hashes.lowest), values=msg.pack(self._hashes.above))
 
     def _secret(self) -> bytes:
@@ -372,13 +375,12 @@ class Party:
             raise ProtocolError(f"{self} was asked to hide its rows before it had a secret in common with the others.")
         return self.secret
 
-    def _hide(self, hashes: AnyArray, number: int | None) -> msg.HiddenRows:
+    def _hide(self, hashes: HashValues, number: int | None) -> msg.HiddenRows:
         """The hash values under names, the rows in an order that only this party knows."""
-        names, columns = hide_values(self._secret(), hashes, number)
-        codes = np.stack(columns, axis=1).astype(smallest_type(max(len(n) for n in names)))
-        self._hidden = private_order(len(hashes))
-        self._remember_order(hashes, number)
-        rows = row_names(self._secret(), self.name, number, len(hashes))
+        names, codes = hide_values(self._secret(), hashes, number)
+        self._hidden = private_order(len(codes))
+        self._remember_order(hashes.above, number)
+        rows = row_names(self._secret(), self.name, number, len(codes))
         return msg.HiddenRows(
             round=number,
             names=[msg.pack(n) for n in names],
@@ -600,6 +602,7 @@ class Party:
             self._places,
             deque(maxlen=message.remember),
             message.n_parties,
+            self._noise(message),
             self._cut_points(message),
         )
         n_outputs = len(message.base_margin)
@@ -615,6 +618,13 @@ class Party:
             "total_hessian": h * total,
         }
         return msg.Started(**{name: power_above(bound) for name, bound in bounds.items()})
+
+    def _noise(self, message: msg.Start) -> Noise | None:
+        found = plan(message.params, message.n_rounds, message.n_parties, shares_rows=message.shares_rows)
+        weight = self.training_rows.weight
+        if found is not None and weight is not None and weight.max() > 1:
+            raise DataError(f"{self} has rows of weight above 1: epsilon counts a row as one. Scale the weights down.")
+        return found
 
     def _cut_points(self, message: msg.Start) -> list[Floats | None] | None:
         """A grid per column; None for a category, whose levels are known to all."""
@@ -640,9 +650,10 @@ class Party:
         if not recent:
             raise ProtocolError(f"{self} was asked for the leaves of its rows before there was a tree.")
         leaves = np.stack(recent, axis=1)  # in the type of the largest tree
+        hashes = HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
         if message.blind:
-            return self._hide(leaves, message.round)
-        self._hashes = HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
+            return self._hide(hashes, message.round)
+        self._hashes = hashes
         return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
 
     def _watch(self, rows: Rows, message: msg.Start) -> Watched:
@@ -693,6 +704,9 @@ class Party:
         return msg.Scores(masked=self._wide(np.array(values), mask, "scores"))
 
     def _plain_scores(self, run: Run) -> msg.Scores:
+        if run.noise:  # metrics are sums, too
+            return msg.Scores()
+
         def sums(w: Watched | None) -> dict[str, float]:
             return run.loss.metric_sums(w.margin, w.y, w.weight) if w else {}
 
@@ -713,10 +727,21 @@ class Party:
             if similar is not None:
                 seed = _seed(run.seed, 5, message.round, self._order.index(self.name))
                 G, H = self._sum_onto(run, similar, self._n_rows[builder], seed)
+                if run.noise:
+                    self._release(run, "rows", 1, run.noise.most_rows)
+                    G, H = add_noise(G, run.noise.row[0]), add_noise(H, run.noise.row[1])
                 ints = [to_row_ints(v, e, run.n_parties) for v, e in zip((G, H), message.exponents, strict=True)]
                 masked = self._masked_rows(ints, builder, message.mask)
                 g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1])
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run, message.mask))
+
+    def _release(self, run: Run, kind: str, n: int, most: int) -> None:
+        """Count what is sent against what the noise was made for."""
+        run.released[kind] = run.released.get(kind, 0) + n
+        if run.released[kind] > most:
+            raise PrivacyError(
+                f"{self} was asked for more sums than epsilon was counted for ({most}). It sends nothing."
+            )
 
     def _sum_onto(self, run: Run, similar: Ints, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
         """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
@@ -761,6 +786,7 @@ class Party:
             sums: list[Ints] = [msg.unpack(s, "i4", g.shape) for s in (message.gradients, message.hessians)]
             G, H = self._masked_rows(sums, self.name, message.mask)
             g = self._weighted(g, G, message.exponents[0], places)
+            H = np.maximum(H, 0) if run.noise else H  # noise can make a hessian negative
             h = self._weighted(h, H, message.exponents[1], places)
         grower = self._grower(run)
         grown = [
@@ -825,8 +851,12 @@ class Party:
         self._see(run, message.trees)
         g: list[Longs] = []
         h: list[Longs] = []
+        if run.noise:
+            self._release(run, "leaves", len(run.seen) // run.g.shape[1], run.noise.most_leaves)
         for number, (leaf, tree) in enumerate(zip(run.train.leaves, run.seen, strict=True)):
             G, H = sum_per_leaf(leaf, run.g, run.h, number % run.g.shape[1], tree.n_leaves)
+            if run.noise:
+                G, H = add_noise(G, run.noise.leaf[0]), add_noise(H, run.noise.leaf[1])
             g.append(to_leaf_ints(G, message.exponents[0], run.n_parties))
             h.append(to_leaf_ints(H, message.exponents[1], run.n_parties))
         g, h = self._masked_leaves(g, h, message.mask)

@@ -148,6 +148,8 @@ class HubSite(HubEnd):
                 "history": training.history,
                 "traffic": {},
                 "gain": np.sum(training.gains, axis=0).tolist() if training.gains else None,
+                "epsilon": training.params.epsilon,
+                "delta": None if training.params.epsilon is None else training.params.delta,
             },
         )
         history = {

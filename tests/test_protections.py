@@ -3,11 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 import simfl
 from simfl import hub
 from simfl import messages as msg
-from simfl.errors import PrivacyWarning
+from simfl.errors import DataError, PrivacyError, PrivacyWarning
 from simfl.params import prepare_params, train_params
 from simfl.transport.local import LocalTransport
 
@@ -133,3 +134,72 @@ def test_categories_need_no_cut_points():
     model = simfl.train(members, n_trees=20, max_depth=3, cuts="shared", original_features=5, random_state=0)
     assert model.history[-1].train["error"] < 0.02
     assert (model.predict(frames[0][0]) == frames[0][1]).mean() > 0.98
+
+
+# --- differential privacy --------------------------------------------------------------------------------------------
+
+
+def test_noise_is_added_to_all_sums_and_nothing_is_sent_without():
+    def played(epsilon):
+        wire = Wire(parties(200, 150))
+        prepared = hub.prepare(wire, prepare_params(matching="shared", random_state=0))
+        hub.train(wire, prepared, train_params(n_trees=4, epsilon=epsilon))
+        return wire
+
+    wire = played(5.0)
+    kinds = {type(r).__name__ for _, _, r in wire.log}
+    assert "LabelSums" not in kinds
+    assert all(r.sums == [] for _, _, r in wire.log if isinstance(r, msg.LabelSummary))
+    scores = [r.scores for _, _, r in wire.log if hasattr(r, "scores")]
+    assert all(s == msg.Scores() for s in scores)
+    for kind in (msg.RowSums, msg.LeafSums):
+        sent = [next(msg.encode(r) for _, _, r in w.log if isinstance(r, kind)) for w in (wire, played(5.0))]
+        plain = [next(msg.encode(r) for _, _, r in played(None).log if isinstance(r, kind)) for _ in range(2)]
+        assert sent[0] != sent[1]
+        assert plain[0] == plain[1]
+
+
+@pytest.mark.parametrize("more", [{}, {"masked": True}, {"turns": "all"}])
+def test_much_epsilon_costs_little_and_is_told_with_the_model(more, tmp_path):
+    members = parties(600, 500, 500)
+    model = simfl.train(members, n_trees=20, max_depth=3, epsilon=2000.0, delta=1e-6, random_state=0, **more)
+    X, y = rows(2000, 99)
+    assert (model.predict(X) == y).mean() > 0.7
+    assert (model.epsilon, model.delta) == (2000.0, 1e-6)
+    model.save(tmp_path / "m.ubj")
+    assert simfl.load(tmp_path / "m.ubj").epsilon == 2000.0
+    assert model.history[-1].train == {}
+    assert simfl.train(members[:2], n_trees=2).epsilon is None
+
+
+def test_several_classes_can_have_noise():
+    members = [
+        simfl.Party(f"p{i}", X, np.digitize(X[:, 0], [-0.5, 0.5]))
+        for i, (X, _) in enumerate([rows(900, 0), rows(700, 1)])
+    ]
+    model = simfl.train(members, objective="multi:softprob", n_trees=15, max_depth=3, epsilon=3000.0, random_state=0)
+    X, _ = rows(500, 9)
+    assert (model.predict(X) == np.digitize(X[:, 0], [-0.5, 0.5])).mean() > 0.7
+
+
+def test_a_party_sends_no_more_sums_than_were_counted_on():
+    wire = Wire(parties(60, 50))
+    prepared = hub.prepare(wire, prepare_params(random_state=0))
+    hub.train(wire, prepared, train_params(n_trees=2, epsilon=5.0))
+    party = wire.handlers["p0"]
+    start, sums = (
+        next(m for p, m, _ in wire.log if p == "p0" and isinstance(m, k)) for k in (msg.Start, msg.SumOntoRows)
+    )
+    party.handle(start)
+    again = replace(sums, previous=[])
+    for _ in range(2):
+        party.handle(again)
+    with pytest.raises(PrivacyError, match="more sums than epsilon"):
+        party.handle(again)
+
+
+def test_heavy_rows_are_refused_with_noise():
+    X, y = rows(50, 0)
+    heavy = simfl.Party("heavy", X, y, sample_weight=np.full(50, 3.0))
+    with pytest.raises(DataError, match="weight above 1"):
+        simfl.train([heavy, *parties(50)], epsilon=1.0, n_trees=2)

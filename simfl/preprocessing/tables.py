@@ -84,6 +84,21 @@ def bucket_numbers(hashes: HashValues, values: Sequence[Ints]) -> Codes:
     return codes
 
 
+def translate(codes: Codes, numbers: Sequence[AnyArray]) -> Codes:
+    """Every code of column h replaced by what stands at its place in `numbers[h]`, in the smallest type.
+
+    >>> translate(np.array([[0, 1], [1, 0]], dtype=np.uint8), [np.array([5, 6]), np.array([7, 8])])
+    array([[5, 8],
+           [6, 7]], dtype=uint8)
+    """
+    table = np.zeros((len(numbers), max(len(n) for n in numbers)), dtype=np.int64)
+    for row, own in zip(table, numbers, strict=True):
+        row[: len(own)] = own
+    out = np.empty(codes.shape, dtype=smallest_type(int(table.max()) + 1))
+    _translate(codes, table, out)
+    return out
+
+
 def smallest_type(n_values: int) -> Any:
     """The smallest unsigned type that numbers so many values.
 

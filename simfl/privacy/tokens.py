@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from simfl.arrays import AnyArray, Codes, Ints
+from simfl.arrays import Codes, Ints
+from simfl.preprocessing.tables import HashValues, bucket_numbers, translate
 
 SECRET_BYTES = 32
 Names = np.ndarray[Any, np.dtype[np.uint64]]
@@ -60,37 +61,32 @@ def asking(names: Names) -> Names:
     return mixed ^ (mixed >> np.uint64(32))
 
 
-def hide_values(secret: bytes, hashes: Ints, match: int | None) -> tuple[list[Names], list[AnyArray]]:
+def hide_values(secret: bytes, hashes: HashValues, match: int | None) -> tuple[list[Names], Codes]:
     """Per hash function the names of the values that occur, and which of them every row has.
 
     The names stand in the order of their numbers, which is random. With 64 bits two values of a function get the same
     name with a probability below 1e-9, be there ten thousand of them.
     """
     names, places = [], []
-    for number, column in enumerate(hashes.T):
-        values, place = np.unique(column, return_inverse=True)
+    distinct = hashes.distinct()
+    for number, values in enumerate(distinct):
         key = derive(secret, "values", match, number)
         digests = [hashlib.blake2b(int(v).to_bytes(8, "little", signed=True), key=key, digest_size=8) for v in values]
         hidden = np.frombuffer(b"".join(d.digest() for d in digests), dtype="<u8").astype(np.uint64)
         order = np.argsort(hidden)
         names.append(hidden[order])
-        places.append(np.argsort(order)[place.reshape(-1)])
-    return names, places
+        places.append(np.argsort(order))
+    return names, translate(bucket_numbers(hashes, distinct), places)
 
 
 def number_names(parties: Sequence[tuple[Sequence[Names], Codes]]) -> list[Codes]:
     """The codes of all parties, with one number per name of a hash function."""
     n_hashes = parties[0][1].shape[1]
     known = [np.unique(np.concatenate([names[h] for names, _ in parties])) for h in range(n_hashes)]
-    largest = max((len(k) for k in known), default=1)
-    dtype = np.uint8 if largest <= 2**8 else np.uint16 if largest <= 2**16 else np.uint32
-    merged = []
-    for names, codes in parties:
-        out = np.empty(codes.shape, dtype=dtype)
-        for h in range(n_hashes):
-            out[:, h] = np.searchsorted(known[h], names[h])[codes[:, h]]
-        merged.append(out)
-    return merged
+    return [
+        translate(codes, [np.searchsorted(k, own) for k, own in zip(known, names, strict=True)])
+        for names, codes in parties
+    ]
 
 
 def draw_key(seed: int, match: int | None, asks: int, found: int) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from simfl.preprocessing.tables import HashValues
 from simfl.privacy import tokens
 
 SECRET = bytes(range(32))
@@ -14,8 +15,8 @@ def hashes(seed=0, n=400, n_hashes=5, n_values=9):
 
 
 def named(values, secret=SECRET, match=None):
-    names, places = tokens.hide_values(secret, values, match)
-    return np.stack([n[p] for n, p in zip(names, places, strict=True)], axis=1)
+    names, codes = tokens.hide_values(secret, HashValues.of(values), match)
+    return np.stack([n[c] for n, c in zip(names, codes.T, strict=True)], axis=1)
 
 
 def test_equal_values_and_only_these_have_equal_names():
@@ -35,12 +36,7 @@ def test_names_differ_between_functions_rounds_and_secrets():
 
 def test_two_parties_with_the_secret_agree_on_names():
     one, other = hashes(0), hashes(1)
-    merged = tokens.number_names(
-        [
-            (names, np.stack(places, axis=1))
-            for names, places in (tokens.hide_values(SECRET, h, None) for h in (one, other))
-        ]
-    )
+    merged = tokens.number_names([tokens.hide_values(SECRET, HashValues.of(h), None) for h in (one, other)])
     assert merged[0].dtype == np.uint8
     for h in range(one.shape[1]):
         expected = np.equal.outer(one[:, h], other[:, h])
@@ -49,8 +45,8 @@ def test_two_parties_with_the_secret_agree_on_names():
 
 def test_the_order_of_the_names_says_nothing_of_the_values():
     values = np.arange(3000, dtype=np.int32)[:, None]
-    _, (places,) = tokens.hide_values(SECRET, values, None)
-    assert abs(stats.spearmanr(values[:, 0], places).statistic) < 0.08
+    _, codes = tokens.hide_values(SECRET, HashValues.of(values), None)
+    assert abs(stats.spearmanr(values[:, 0], codes[:, 0]).statistic) < 0.08
 
 
 def test_rows_have_names_of_their_own():
