@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     more = {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in given.set)}
-    bounded = {"max_candidates": given.max_candidates} if given.max_candidates else {}
+    bounded = {} if given.max_candidates is None else {"max_candidates": given.max_candidates}
     if given.what == "midsize":
         results = [apart(midsize, **options) for options in ({}, {"rematch": 0}, {"rematch": 0, "extra_depth": 0})]
     elif given.what == "growth":

@@ -278,7 +278,7 @@ def _match(
             round=number,
             seed=seed,
             n_neighbors=params.n_neighbors or 0,
-            max_candidates=params.max_candidates,
+            max_candidates=params.max_candidates or None,
             parties=list(hashes),
             bucket_values=values,
             tables={other: array for other, array in packed.items() if other != party},
@@ -405,6 +405,9 @@ def train(
         params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
     if not prepared.most_uses:  # no similar rows, none to be found anew
         params = msgspec.structs.replace(params, rematch=0)
+    if params.subsample is None:
+        halved = len(prepared.parties) == 2 and prepared.most_uses and params.recipe == "default"
+        params = msgspec.structs.replace(params, subsample=0.5 if halved else 1.0)
     training = _begin(transport, prepared, params, seed, journal, earlier)
     watch = _Watch(training, transport, callbacks, journal)
     try:

@@ -66,7 +66,7 @@ def find(
             params.n_neighbors or 1,
             draw_key=draw_key(seed, number, i, j),
             n_jobs=params.n_jobs if params.n_jobs and params.n_jobs > 0 else None,
-            max_candidates=params.max_candidates and max(params.max_candidates, params.n_neighbors or 1),
+            max_candidates=max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None,
             progress=progress,
         )
         similar[party][other] = msg.pack(rows.astype(smallest_type(n_rows[other])))

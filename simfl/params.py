@@ -58,10 +58,10 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     max_candidates: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Annotated[int, Meta(ge=0)] | None,
         _is(
             "compare a row with so many rows of each other party, drawn anew for every block of rows, so that the "
-            "search grows with the rows and not with their square; None: with all"
+            "search grows with the rows and not with their square; 0: with all; None: the recipe's"
         ),
     ] = None
     known_features: Annotated[
@@ -125,7 +125,13 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reg_lambda: Annotated[float, _is("L2 penalty on leaf values", ge=0)] = 1.0
     reg_alpha: Annotated[float, _is("L1 penalty on leaf values", ge=0)] = 0.0
     max_delta_step: Annotated[float, _is("largest leaf value before shrinkage; 0: no limit", ge=0)] = 0.0
-    subsample: Annotated[float, _is("share of its rows the builder uses for a tree", gt=0, le=1)] = 1.0
+    subsample: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        _is(
+            "share of its rows the builder uses for a tree; None: all, but half of them where two parties train "
+            "with the default recipe"
+        ),
+    ] = None
     colsample_bytree: Annotated[float, _is("share of the features used by a tree", gt=0, le=1)] = 1.0
     colsample_bylevel: Annotated[float, _is("share of the features used by a level", gt=0, le=1)] = 1.0
     colsample_bynode: Annotated[float, _is("share of the features used by a node", gt=0, le=1)] = 1.0
@@ -210,6 +216,7 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {
     "default": {
         "scale": "standard",
         "n_neighbors": 5,
+        "max_candidates": 10_000,
         "matching": "blind",
         "leaf_values": "global",
         "extra_depth": 2,
@@ -219,6 +226,7 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {
         "matching": "shared",
         "scale": "none",
         "n_neighbors": 1,
+        "max_candidates": 0,
         "leaf_values": "builder",
         "extra_depth": 0,
         "rematch": 0,

@@ -490,3 +490,9 @@ def test_one_feature_with_hashing_insisted_on():
     members = [simfl.Party(n, *rows(30, i, d=3)) for i, n in enumerate("ab")]
     members = [simfl.Party(m.name, m.rows.X[:, :1], m.rows.y) for m in members]
     assert simfl.train(members, allow_unsafe_hashes=True, **QUICK).n_trees == 6
+
+
+def test_a_column_that_does_not_vary_does_no_harm(table, labels):
+    flat = np.column_stack([table, np.full(len(table), 7.0), np.zeros(len(table))])
+    members = [simfl.Party("a", flat[:30], labels[:30]), simfl.Party("b", flat[30:], labels[30:])]
+    assert simfl.train(members, **QUICK).n_trees == 6

@@ -129,7 +129,8 @@ def test_only_hashes_and_leaves_grow_with_the_rows_of_the_party_that_sends_them(
     def sizes(n):
         members = [simfl.Party("a", strange_rows(40, 0), strange_rows(40, 9)[:, 0])]
         members.append(simfl.Party("b", strange_rows(n, 1), strange_rows(n, 2)[:, 0]))
-        tap, _ = play(members, "reg:squarederror", max_leaves=4, grow_policy="lossguide", matching=matching)
+        few_leaves = {"max_leaves": 4, "grow_policy": "lossguide", "extra_depth": 0}
+        tap, _ = play(members, "reg:squarederror", matching=matching, **few_leaves)
         sent = {type(reply).__name__ for party, reply, _ in tap.left if party == "b"}
         return {k: max(len(d) for p, r, d in tap.left if p == "b" and type(r).__name__ == k) for k in sent}
 

@@ -16,6 +16,8 @@ from scipy import sparse
 
 from simfl.arrays import AnyArray, Doubles, Table
 
+WITHOUT_WEIGHT = 1e300  # the deviation of a column that does not vary: finite, so that it can travel
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -66,7 +68,7 @@ def _sparse_moments(X: Any) -> Moments:
 
 
 def common_scale(parties: Sequence[Moments], n_rows: int, groups: AnyArray | None = None) -> Scale:
-    """Global mean and deviation from the moments of all parties; a constant column has an infinite one.
+    """Global mean and deviation from the moments of all parties; a constant column gets no weight.
 
     Columns of one group (the levels of a category) share a deviation, so that together they vary as one number does:
     two rows drawn at random differ by as much in a category of ten levels as in one number.
@@ -84,7 +86,7 @@ def common_scale(parties: Sequence[Moments], n_rows: int, groups: AnyArray | Non
     groups = np.arange(len(mean)) if groups is None else groups
     together = np.bincount(groups, weights=variance)[groups]
     # What does not vary (or less than float64 can tell) says nothing about likeness: it does not count at all.
-    deviation = np.where(varies, np.sqrt(np.where(varies, together, 1.0)), np.inf)
+    deviation = np.where(varies, np.sqrt(np.where(varies, together, 1.0)), WITHOUT_WEIGHT)
     squares = np.where(varies, counts * (variance / np.where(varies, together, 1.0)), 0.0)
     return Scale(mean, deviation, math.sqrt(float(squares.sum()) / n_rows))
 

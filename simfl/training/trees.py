@@ -91,8 +91,9 @@ class Grower:
 
     def grow(self, g: Floats, h: Floats, seed: int) -> Tree:
         """The next tree."""
-        if self.params.subsample < 1:
-            taken = np.random.default_rng(seed).random(len(g), dtype=np.float32) < self.params.subsample
+        share = self.params.subsample
+        if share is not None and share < 1:
+            taken = np.random.default_rng(seed).random(len(g), dtype=np.float32) < share
             g, h = g * taken, h * taken
         number = self._n_trees % self._trees_per_booster
         if number == 0 or self._booster is None:
@@ -115,7 +116,9 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
         fixed["monotone_constraints"] = str(tuple(params.monotone_constraints))
     if params.interaction_constraints is not None:
         fixed["interaction_constraints"] = str([list(group) for group in params.interaction_constraints])
-    return {name: getattr(params, name) for name in names.split()} | fixed | {"seed": seed, "nthread": threads}
+    given = {name: getattr(params, name) for name in names.split()}
+    given = {name: value for name, value in given.items() if value is not None}
+    return given | fixed | {"seed": seed, "nthread": threads}
 
 
 def deeper(params: TrainParams) -> TrainParams:
