@@ -31,6 +31,7 @@ from simfl.journal import Answered, Journal, missed_trees
 from simfl.model import write_whole
 from simfl.params import TrainParams, cores
 from simfl.party import Party
+from simfl.privacy.keys import Identity
 from simfl.study import Study, open_table, parse_study, read_party_file
 from simfl.transport.flare import FlareTransport, HubEnd, SiteEnd
 
@@ -306,6 +307,11 @@ class PartySite(SiteEnd):
         self.party, _ = open_table(study, self.name, Path(own.data))
         self.party.n_jobs, self.party.folder = own.n_jobs or cores(), self.folder
         self.party.secret = own.common_secret()
+        self.party.must_mask = len(study.parties) > 1 and study.params()[1].masked is not False
+        kit = self.file.parent / (own.kit or ".") / "startup"
+        files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]
+        if all(file.exists() for file in files):
+            self.party.identity = Identity.read(*files)
 
 
 def check_run(name: str) -> str:
