@@ -390,9 +390,13 @@ def _consortium() -> Any:
 
 
 @app.command()
-def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where to")] = Path()) -> None:
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where to")] = Path(),
+    table: Annotated[Path | None, typer.Option("--from", help="a CSV or Parquet file whose columns to take")] = None,
+    label: Annotated[str | None, typer.Option(help="the column to learn, of that file")] = None,
+) -> None:
     """Write an example study.toml and party.toml, with comments. Edit them; then: simfl check."""
-    for path in _consortium().init(folder):
+    for path in _consortium().init(folder, table, label):
         console.print(f"Written: {path}")
 
 

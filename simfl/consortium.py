@@ -30,7 +30,7 @@ from simfl.errors import EngineError, FileError, StudyError
 from simfl.model import write_whole
 from simfl.privacy.tokens import secret_of
 from simfl.sites import CLASSES, PARTY_FILE, Order, sweep
-from simfl.study import EXAMPLE_PARTY, EXAMPLE_STUDY, Study, open_table, parse_study, read_party_file, read_study
+from simfl.study import EXAMPLE_PARTY, Study, example, open_table, parse_study, read_party_file, read_study
 from simfl.transport import flare
 
 POLL = 0.5  # seconds between two questions to the hub
@@ -43,10 +43,10 @@ WAIT_FOR_SITES = 120.0
 # --- init, check, provision ------------------------------------------------------------------------------------------
 
 
-def init(folder: Path) -> list[Path]:
-    """Write an example study.toml and party.toml, unless they are there."""
+def init(folder: Path, table: Path | None = None, label: str | None = None) -> list[Path]:
+    """Write an example study.toml and party.toml, unless they are there; the columns are those of the table."""
     written = []
-    for name, text in (("study.toml", EXAMPLE_STUDY), ("party.toml", EXAMPLE_PARTY)):
+    for name, text in (("study.toml", example(table, label)), ("party.toml", EXAMPLE_PARTY)):
         target = folder / name
         if target.exists():
             raise FileError(f"{target} is there already and is left as it is.")

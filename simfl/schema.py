@@ -49,7 +49,7 @@ class Schema(msgspec.Struct, frozen=True):
     >>> patients = pd.DataFrame({"age": [60, 71], "smoker": [True, False], "ward": ["b", "a"]})
     >>> schema = Schema.propose(patients)
     >>> print(schema.to_toml())
-    [schema]
+    [columns]
     age = "number"
     smoker = "boolean"
     ward = ["a", "b"]
@@ -75,7 +75,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_toml(cls, table: Mapping[str, Any]) -> Schema:
-        """The `[schema]` table of a study file: name = "number", "boolean" or the list of a category's levels.
+        """The `[columns]` table of a study file: name = "number", "boolean" or the list of a category's levels.
 
         >>> Schema.from_toml({"age": "number", "ward": ["a", "b"]}).names
         ['age', 'ward']
@@ -88,14 +88,14 @@ class Schema(msgspec.Struct, frozen=True):
                 columns.append(Column(name=name, kind="category", levels=tuple(_text(level) for level in value)))
             else:
                 raise DataError(
-                    f'[schema] says {name} = {value!r}. Write "number", "boolean", or a category\'s list of '
+                    f'[columns] says {name} = {value!r}. Write "number", "boolean", or a category\'s list of '
                     "different levels."
                 )
         return cls(tuple(columns))
 
     def to_toml(self) -> str:
-        """The `[schema]` table for a study file."""
-        lines = ["[schema]"]
+        """The `[columns]` table for a study file."""
+        lines = ["[columns]"]
         for column in self.columns:
             key = column.name if re.fullmatch(r"[A-Za-z0-9_-]+", column.name) else _quoted(column.name)
             levels = f"[{', '.join(_quoted(level) for level in column.levels)}]"

@@ -300,6 +300,20 @@ name = "south"
 # data = "south.csv"
 """
 
+
+def example(table: Path | None = None, label: str | None = None) -> str:
+    """A commented study file; with a table, its columns and their kinds are those of the table."""
+    if table is None:
+        return EXAMPLE_STUDY
+    data = files.read(table, label)
+    if data.schema is None:
+        raise DataError(f"{table} has columns without names. Give a CSV or Parquet file.")
+    before, rest = EXAMPLE_STUDY.split("[columns]", 1)
+    before = before.replace('label = "outcome"   ', f'label = "{label}"')
+    note = f"# As {table.name} suggests them. Add the values of categories that only other parties have."
+    return f"{before}{note}\n{data.schema.to_toml()}\n\n[parameters]{rest.split('[parameters]', 1)[1]}"
+
+
 EXAMPLE_PARTY: Final = """\
 # One party's own file. It stays here.
 name = "north"               # as in study.toml, and in the certificate of the kit

@@ -143,3 +143,12 @@ def test_errors_at_the_command_line_are_sentences(monkeypatch, capsys, tmp_path)
     with pytest.raises(SystemExit):
         main()
     assert "Error:" in capsys.readouterr().err
+
+
+def test_init_takes_the_columns_of_a_table(tmp_path):
+    table = tmp_path / "patients.csv"
+    table.write_text("age,ward,smoker,died\n60,surgery,True,0\n71,medicine,False,1\n50,surgery,False,0\n")
+    consortium.init(tmp_path, table, "died")
+    study = read_study(tmp_path / "study.toml")
+    assert study.label == "died"
+    assert study.columns == {"age": "number", "ward": ["medicine", "surgery"], "smoker": "boolean"}

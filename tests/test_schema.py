@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simfl.errors import DataError
-from simfl.preprocessing.scaling import common_scale, moments
+from simfl.preprocessing.scaling import WITHOUT_WEIGHT, common_scale, moments
 from simfl.schema import MOST_LEVELS, Column, Expansion, Schema, UnseenLevelWarning, agree
 
 WHO = "Party 'north'"
@@ -205,12 +205,12 @@ def test_a_schema_survives_the_study_file(text):
     schema = Schema(
         (Column(name=text), Column(name=f"{text}2", kind="boolean"), category(f"{text}3", text, "x" + text))
     )
-    assert Schema.from_toml(tomllib.loads(schema.to_toml())["schema"]) == schema
+    assert Schema.from_toml(tomllib.loads(schema.to_toml())["columns"]) == schema
 
 
 @pytest.mark.parametrize("value", ["text", [], 3, ["a", "a"]])
 def test_what_a_study_file_cannot_say_is_refused(value):
-    with pytest.raises(DataError, match=r"\[schema\] says ward = "):
+    with pytest.raises(DataError, match=r"\[columns\] says ward = "):
         Schema.from_toml({"ward": value})
 
 
@@ -241,4 +241,4 @@ def test_numbers_alone_are_scaled_as_ever():
 
 def test_a_level_that_nobody_has_does_not_count():
     wide = Expansion(np.array([3])).expand(np.array([[0], [1]], dtype=np.float32))
-    assert np.isinf(common_scale([moments(wide)], 2, np.zeros(3, dtype=int)).deviation[2])
+    assert common_scale([moments(wide)], 2, np.zeros(3, dtype=int)).deviation[2] == WITHOUT_WEIGHT
