@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from simfl import messages as msg
 from simfl.arrays import Ints
 from simfl.errors import ProtocolError
-from simfl.params import PrepareParams
+from simfl.params import PrepareParams, cores
 from simfl.preprocessing.similarity import Progress, most_similar_by_token
 from simfl.preprocessing.tables import smallest_type
 from simfl.privacy.tokens import Names, asking, draw_key, fresh_order, number_names
@@ -57,21 +58,30 @@ def find(
     similar: dict[str, dict[str, msg.Array]] = {party: {} for party in parties}
     equal: dict[str, dict[str, float]] = {party: {} for party in parties}
     uses = dict.fromkeys(parties, 0)
-    for (i, party), (j, other) in permutations(enumerate(parties), 2):
-        rows, counts = most_similar_by_token(
+
+    def search(pair: tuple[tuple[int, str], tuple[int, str]]) -> tuple[Any, Any]:
+        (i, party), (j, other) = pair
+        return most_similar_by_token(
             codes[party],
             codes[other],
             asking(names[party]),
             names[other],
             params.n_neighbors or 1,
             draw_key=draw_key(seed, number, i, j),
-            n_jobs=params.n_jobs if params.n_jobs and params.n_jobs > 0 else None,
+            n_jobs=1,
             max_candidates=max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None,
             progress=progress,
         )
-        similar[party][other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
-        equal[party][other] = float(counts[:, 0].mean())
-        uses[party] = max(uses[party], most_uses(rows, n_rows[other]))
+
+    pairs = list(permutations(enumerate(parties), 2))
+    pool = ThreadPoolExecutor(params.n_jobs if params.n_jobs and params.n_jobs > 0 else cores())
+    try:
+        for ((_, party), (_, other)), (rows, counts) in zip(pairs, pool.map(search, pairs), strict=True):
+            similar[party][other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
+            equal[party][other] = float(counts[:, 0].mean())
+            uses[party] = max(uses[party], most_uses(rows, n_rows[other]))
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupt waits for the searches under way only
     found = Neighbours(
         similar=similar,
         names={party: msg.pack(own) for party, own in names.items()},
