@@ -1,4 +1,4 @@
-"""The data sets of the benchmarks, from the folder named by SIMFL_DATA or ../shared/data beside the project.
+"""The data sets of the benchmarks, from the folder named by SIMFL_DATA.
 
 A file of LIBSVM itself, where it lies there, goes before our own copies and samples: so the paper's six data sets can
 be had whole. Their addresses all begin with https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/ (see
