@@ -141,10 +141,10 @@ def _signposts(feature, default_left, left):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _walk_dense(X, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
+def _descend(X, missing, cut, feature, default_left, left, out):  # type: ignore[no-untyped-def]
+    """Rows of numbers or of ranks: whatever is at least the node's cut goes right."""
     # A block of rows goes down level by level and no step branches: the processor works on many rows at once.
     feature_of, to_left, next_of, number, depth = _signposts(feature, default_left, left)
-    cut = np.where(feature == LEAF, np.float32(np.nan), threshold)
     cells, width = X.ravel(), np.uint64(X.shape[1])
     at = np.empty(BLOCK, dtype=np.uint32)
     for start in range(0, len(out), BLOCK):
@@ -154,10 +154,17 @@ def _walk_dense(X, feature, threshold, default_left, left, out):  # type: ignore
             for i in range(size):
                 node = at[i]
                 x = cells[np.uint64(start + i) * width + feature_of[node]]
-                goes_right = (x >= cut[node]) | (np.isnan(x) & ~to_left[node])
+                is_missing = (x == missing) | (x != x)  # NaN differs from itself
+                goes_right = (~is_missing & (x >= cut[node])) | (is_missing & ~to_left[node])
                 at[i] = next_of[node] + np.uint32(goes_right)
         for i in range(size):
             out[start + i] = number[at[i]]
+
+
+@njit(nogil=True, cache=True)
+def _walk_dense(X, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
+    cut = np.where(feature == LEAF, np.float32(np.nan), threshold)  # at a leaf: nothing reaches it
+    _descend(X, np.float32(np.nan), cut, feature, default_left, left, out)
 
 
 @njit(nogil=True, cache=True)
@@ -180,26 +187,12 @@ def _walk_levels(X, level_set, goes_right, feature, threshold, default_left, lef
 
 @njit(nogil=True, cache=True)
 def _walk_ranked(ranks, values, first, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
-    feature_of, to_left, next_of, number, depth = _signposts(feature, default_left, left)
     cut = np.full(len(feature), MISSING, dtype=np.uint8)  # at a leaf: beyond all ranks
     for node in range(len(feature)):
         if feature[node] != LEAF:
             own = values[first[feature[node]] : first[feature[node] + 1]]
             cut[node] = np.searchsorted(own, threshold[node])
-    cells, width = ranks.ravel(), np.uint64(ranks.shape[1])
-    at = np.empty(BLOCK, dtype=np.uint32)
-    for start in range(0, len(out), BLOCK):
-        size = min(BLOCK, len(out) - start)
-        at[:size] = 0
-        for _ in range(depth):
-            for i in range(size):
-                node = at[i]
-                x = cells[np.uint64(start + i) * width + feature_of[node]]
-                is_missing = x == MISSING
-                goes_right = (~is_missing & (x >= cut[node])) | (is_missing & ~to_left[node])
-                at[i] = next_of[node] + np.uint32(goes_right)
-        for i in range(size):
-            out[start + i] = number[at[i]]
+    _descend(ranks, np.uint8(MISSING), cut, feature, default_left, left, out)
 
 
 @njit(nogil=True, cache=True)
