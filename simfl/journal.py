@@ -122,15 +122,15 @@ class Journal:
 
     def close(self) -> None:
         """Nothing more is to come."""
+        self._to_disk()
         if self._file is not None:
-            self._to_disk()
             self._file.close()
             self._file = None
 
     def _to_disk(self) -> None:
-        assert self._file is not None  # noqa: S101 - for the type checker
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def _read(self, path: Path) -> tuple[list[Entry], int]:
         """The whole entries of a file, and where they end."""
