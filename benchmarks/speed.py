@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-candidates", type=int)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change the training")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change parameters")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     more = {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in given.set)}
@@ -225,12 +225,12 @@ def main() -> None:
         results = [apart(midsize, **options) for options in ({}, {"rematch": 0}, {"rematch": 0, "extra_depth": 0})]
     elif given.what == "growth":
         sizes = [50_000 * 2**i for i in range(5) if 50_000 * 2**i <= given.rows]
-        results = [apart(prepare, shape, n, **bounded) for shape in given.shapes for n in sizes]
+        results = [apart(prepare, shape, n, **bounded | more) for shape in given.shapes for n in sizes]
         for shape in given.shapes:
             slope = exponent([r for r in results if r["shape"] == shape])
             Console().print(f"{shape}: seconds grow with rows to the power {slope:.2f}")
     elif given.what == "prepare":
-        results = [apart(prepare, shape, given.rows, **bounded) for shape in given.shapes]
+        results = [apart(prepare, shape, given.rows, **bounded | more) for shape in given.shapes]
     elif given.what == "training":
         results = [apart(training, s, given.rows, given.trees, given.repeats, **more) for s in given.shapes]
     else:

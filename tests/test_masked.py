@@ -10,7 +10,7 @@ from simfl import messages as msg
 from simfl.errors import PrivacyError
 from simfl.params import prepare_params, train_params
 from simfl.privacy.tokens import secret_of
-from simfl.transport.local import LocalTransport
+from tests.wire import Wire
 
 TARGETS = {
     "binary:logistic": lambda X: (X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int),
@@ -25,19 +25,6 @@ def parties(*sizes, objective="binary:logistic", d=6):
         X = (np.random.default_rng(i).normal(size=(n, d)) * 10.0 ** np.arange(-3, d - 3)).astype(np.float32)
         members.append(simfl.Party(f"p{i}", X, TARGETS[objective](X / 10.0 ** np.arange(-3, d - 3))))
     return members
-
-
-class Wire(LocalTransport):
-    """Keeps every message, both ways, as the hub sees it."""
-
-    def __init__(self, members):
-        super().__init__(members, 1)
-        self.log = []
-
-    def _carry(self, party, message, data, threads):
-        reply = super()._carry(party, message, data, threads)
-        self.log.append((party, message, reply))
-        return reply
 
 
 def run(members, masked=True, transport=Wire, **more):

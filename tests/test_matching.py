@@ -12,40 +12,11 @@ from simfl.params import prepare_params, train_params
 from simfl.preprocessing.lsh import HashFamily
 from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
-
-
-def rows(n, seed, d=6):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d)).astype(np.float32)
-    return X, (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=n) > 0).astype(int)
-
-
-def parties(*sizes):
-    return [simfl.Party(f"p{i}", *rows(n, i)) for i, n in enumerate(sizes)]
+from tests.wire import Wire, parties, rows
 
 
 def dump(model):
     return model.booster.get_dump(dump_format="json")
-
-
-class Wire(LocalTransport):
-    """Keeps every message, both ways, as the hub sees it."""
-
-    def __init__(self, members, n_jobs=1):
-        super().__init__(members, n_jobs)
-        self.log = []
-
-    def _carry(self, party, message, data, threads):
-        reply = super()._carry(party, message, data, threads)
-        self.log.append((party, message, reply))
-        return reply
-
-    def replies(self, kind):
-        return {party: reply for party, _, reply in self.log if isinstance(reply, kind)}
-
-    @property
-    def bytes(self):
-        return b"".join(msg.encode(m) for _, *both in self.log for m in both)
 
 
 def similar_rows(ready):

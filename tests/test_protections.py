@@ -10,29 +10,7 @@ from simfl import hub
 from simfl import messages as msg
 from simfl.errors import DataError, PrivacyError, PrivacyWarning
 from simfl.params import prepare_params, train_params
-from simfl.transport.local import LocalTransport
-
-
-def rows(n, seed, d=6):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d)).astype(np.float32)
-    return X, (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=n) > 0).astype(int)
-
-
-def parties(*sizes):
-    return [simfl.Party(f"p{i}", *rows(n, i)) for i, n in enumerate(sizes)]
-
-
-class Wire(LocalTransport):
-    def __init__(self, members):
-        super().__init__(members, 1)
-        self.log = []
-
-    def _carry(self, party, message, data, threads):
-        reply = super()._carry(party, message, data, threads)
-        self.log.append((party, message, reply))
-        return reply
-
+from tests.wire import Wire, parties, rows
 
 # --- small groups ----------------------------------------------------------------------------------------------------
 

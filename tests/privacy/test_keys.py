@@ -51,7 +51,7 @@ def test_a_signed_key_is_accepted(kind):
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else None
     project = Project()
     identity = project.identity("north", key)
-    verify(project.root, "north", b"public", *sign(identity, "north", b"public"))
+    assert verify(project.root, "north", b"public", *sign(identity, "north", b"public")) is None  # raises if not
 
 
 def test_a_key_that_the_party_did_not_sign_is_refused():
