@@ -27,7 +27,7 @@ from simfl import messages as msg
 from simfl.params import prepare_params, train_params
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.tables import HashValues, merge_tables
-from simfl.transport.local import LocalTransport
+from tests.wire import Wire
 
 A = np.array([[0.2, 0.5, 0.4, 0], [1.5, 0.5, 0.3, 0], [3.1, 2.5, 1.5, 0]])
 B = np.array([[0.4, 0.6, 0.3, 0], [1.1, 0.7, 0.1, 0], [1.6, 0.2, 1.2, 0]])
@@ -41,17 +41,8 @@ SETTINGS = {
 }
 
 
-class Recorder(LocalTransport):
-    """Keeps every message."""
-
-    def __init__(self, parties):
-        super().__init__(parties)
-        self.log = []
-
-    def _carry(self, party, message, data, threads):
-        reply = super()._carry(party, message, data, threads)
-        self.log.append((party, message, reply))
-        return reply
+class Recorder(Wire):
+    """Tells the replies in order: there are several of a kind."""
 
     def replies(self, kind):
         return [(party, reply) for party, _, reply in self.log if isinstance(reply, kind)]
