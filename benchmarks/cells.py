@@ -1,7 +1,8 @@
 """Cells: the single measurements that a table is made of. Each is saved as soon as it is done and not run again.
 
-A cell is a dictionary of settings; its key also holds the versions that can change its numbers. Results are kept as
-JSON lines in `runs/cells/`, so that an interrupted command goes on where it stopped.
+A cell is a dictionary of settings; its key also holds what can change its numbers: a digest of our code, or what the
+cell itself names (`versions` of a peer, the `behaviour` of a method). Results are kept as JSON lines in `runs/cells/`, so
+that an interrupted command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def code() -> str:
 
 
 def key(cell: Cell) -> str:
-    """One text per cell and version. A cell that names its own `versions` does not depend on ours."""
-    return json.dumps({"cell": cell, "code": "" if "versions" in cell else code()}, sort_keys=True)
+    """One text per cell and version. A cell that says what it depends on does not depend on the text of our code."""
+    named = "versions" in cell or "behaviour" in cell
+    return json.dumps({"cell": cell, "code": "" if named else code()}, sort_keys=True)
 
 
 class Store:
