@@ -1,8 +1,8 @@
 """Cells: the single measurements that a table is made of. Each is saved as soon as it is done and not run again.
 
 A cell is a dictionary of settings; its key also holds what can change its numbers: a digest of our code, or what the
-cell itself names (`versions` of a peer, the `behaviour` of a method). Results are kept as JSON lines in `runs/cells/`, so
-that an interrupted command goes on where it stopped.
+cell itself names (`versions` of a peer, the `behaviour` of a method). Results are kept as JSON lines in `runs/cells/`,
+so that an interrupted command goes on where it stopped.
 """
 
 from __future__ import annotations

@@ -359,8 +359,8 @@ class _Exponents:
         more = SPREAD * self.min_group if self.min_group > 1 else 1
         sizes = [(s, more * most_uses.get(party, 0)) for party, s in self.started.items()]
         self.row = (
-            resolution((s.gradient * uses + self._reach("row", 0) for s, uses in sizes), ROW_BITS),
-            resolution((s.hessian * uses + self._reach("row", 1) for s, uses in sizes), ROW_BITS),
+            resolution((s.gradient * uses + self._reach("row", 0) for s, uses in sizes), ROW_BITS[0]),
+            resolution((s.hessian * uses + self._reach("row", 1) for s, uses in sizes), ROW_BITS[1]),
         )
 
     @property
@@ -796,8 +796,8 @@ def _sums_for(
     }
     sums = {
         builder: {
-            "gradients": _add({party: reply.gradients.get(builder) for party, reply in replies.items()}),
-            "hessians": _add({party: reply.hessians.get(builder) for party, reply in replies.items()}),
+            "gradients": _add({party: reply.gradients.get(builder) for party, reply in replies.items()}, "i4"),
+            "hessians": _add({party: reply.hessians.get(builder) for party, reply in replies.items()}, "i3"),
         }
         for builder in builders
     }
@@ -843,19 +843,19 @@ def _grow(
     return list(replies.values())
 
 
-def _add(arrays: Mapping[str, msg.Array | None]) -> msg.Array | None:
+def _add(arrays: Mapping[str, msg.Array | None], dtype: msg.DType) -> msg.Array | None:
     """The sum of integer vectors. Integers: the order of the parties does not matter.
 
-    Modulo 2 ** 32, in which masks cancel. What they hide was cut off at its bounds, so that its sum fits.
+    Modulo 2 ** 32 (or 2 ** 24), in which masks cancel. What they hide was cut off at its bounds, so that its sum fits.
     """
     total: AnyArray | None = None
     for party, array in arrays.items():
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
             with _sent_by(party):
-                values = msg.unpack(array, "i4", shape).view(np.uint32)
+                values = msg.unpack(array, dtype, shape).view(np.uint32)
             total = values.copy() if total is None else np.add(total, values, out=total)
-    return None if total is None else msg.pack(total.view(np.int32))
+    return None if total is None else msg.pack(total.view(np.int32), dtype)
 
 
 def _value(

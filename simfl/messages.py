@@ -25,13 +25,14 @@ from msgspec import Meta
 from simfl.arrays import AnyArray
 from simfl.errors import ProtocolError
 from simfl.params import Objective, TrainParams
+from simfl.privacy.sums import from_three_bytes, to_three_bytes
 from simfl.schema import Column
 from simfl.training.trees import LEAF, Tree, children
 
 VERSION = 1  # of the protocol: parties of different versions refuse each other
 
 ClassLabel = bool | int | float | str
-DType = Literal["u1", "u2", "u4", "u8", "i4", "i8", "f4", "f8"]
+DType = Literal["u1", "u2", "u4", "u8", "i3", "i4", "i8", "f4", "f8"]  # i3: the low three bytes of i4
 
 # Bounds of what a message can make its receiver allocate beyond its own size: numbers that something is made of have
 # limits, and arrays and lists are as long as their bytes. What lies outside is refused when the message arrives.
@@ -67,7 +68,7 @@ class TreeStructure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     n_nodes: Nodes
     inner: bytes  # one bit per node: 1 for a split, 0 for a leaf
-    feature: Array  # per split: the feature's number
+    feature: Array  # per split: the feature's number, in the smallest type
     threshold: Array  # per split: smaller values go left
     default_left: bytes  # one bit per split: 1 if missing values go left
     by_level: bytes = b""  # one bit per split: 1 where levels of a category are told apart; nothing if nowhere
@@ -540,13 +541,15 @@ def _all_finite(part: Any) -> bool:
     return True
 
 
-def pack(values: AnyArray) -> Array:
-    """An array, ready to travel.
+def pack(values: AnyArray, dtype: DType | None = None) -> Array:
+    """An array, ready to travel, in its own type or in three bytes of its four (i3).
 
     >>> unpack(pack(np.array([1, 2], dtype=np.int32)), "i4", (2,))
     array([1, 2], dtype=int32)
     """
     little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    if dtype == "i3":
+        return Array("i3", little.shape, to_three_bytes(little.ravel()).tobytes())
     kind: Any = little.dtype.str[1:]
     return Array(kind, little.shape, little.tobytes())
 
@@ -561,6 +564,8 @@ def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
             f"where type {dtype} and shape {shape} belong."
         )
     try:
+        if dtype == "i3":
+            return from_three_bytes(np.frombuffer(array.data, dtype=np.uint8)).reshape(array.shape)
         values = np.frombuffer(array.data, dtype=f"<{dtype}").reshape(array.shape)
     except (ValueError, OverflowError):  # no bytes at all, and a shape of zero times far too many
         raise ProtocolError(f"An array of the impossible shape {array.shape} arrived.") from None
@@ -575,11 +580,16 @@ def tree_to_message(tree: Tree) -> TreeStructure:
     return TreeStructure(
         n_nodes=len(inner),
         inner=np.packbits(inner).tobytes(),
-        feature=pack(tree.feature[inner]),
+        feature=pack(_smallest(tree.feature[inner])),
         threshold=pack(tree.threshold[inner]),
         default_left=np.packbits(tree.default_left[inner]).tobytes(),
         **_levels_to_message(tree),
     )
+
+
+def _smallest(numbers: AnyArray) -> AnyArray:
+    most = int(numbers.max(initial=0))
+    return numbers.astype(np.uint8 if most < 2**8 else np.uint16 if most < 2**16 else np.uint32)
 
 
 def _levels_to_message(tree: Tree) -> dict[str, Any]:
@@ -595,14 +605,14 @@ def tree_from_message(message: TreeStructure, n_features: int) -> Tree:
     """The tree behind a message, if it is a tree: every node but the first has one parent that stands before it."""
     n, n_splits = message.n_nodes, message.n_nodes // 2
     inner = _bits(message.inner, n)
-    split_feature = unpack(message.feature, "i4", (n_splits,))
+    kind = message.feature.dtype
+    split_feature = unpack(message.feature, kind if kind in ("u1", "u2") else "u4", (n_splits,))
     split_threshold = unpack(message.threshold, "f4", (n_splits,))
     before = np.concatenate([[0], np.cumsum(inner)[:-1]])
     if (
         n % 2 == 0
         or int(inner.sum()) != n_splits
         or (np.arange(n) > 2 * before).any()
-        or (split_feature < 0).any()
         or (split_feature >= n_features).any()
         or np.isnan(split_threshold).any()
     ):

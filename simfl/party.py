@@ -33,7 +33,7 @@ from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
 from simfl.privacy.keys import Identity, Keys, sign, verify
 from simfl.privacy.masks import Masks
 from simfl.privacy.noise import Noise, add_noise, plan
-from simfl.privacy.sums import power_above, to_leaf_ints, to_row_ints
+from simfl.privacy.sums import ROW_BITS, fold, power_above, to_leaf_ints, to_row_ints
 from simfl.privacy.tokens import (
     SECRET_BYTES,
     asking,
@@ -730,9 +730,12 @@ class Party:
                 if run.noise:
                     self._release(run, "rows", 1, run.noise.most_rows)
                     G, H = add_noise(G, run.noise.row[0]), add_noise(H, run.noise.row[1])
-                ints = [to_row_ints(v, e, run.n_parties) for v, e in zip((G, H), message.exponents, strict=True)]
+                ints = [
+                    to_row_ints(v, exponent, bits, run.n_parties)
+                    for v, exponent, bits in zip((G, H), message.exponents, ROW_BITS, strict=True)
+                ]
                 masked = self._masked_rows(ints, builder, message.mask)
-                g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1])
+                g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1], "i3")
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run, message.mask))
 
     def _release(self, run: Run, kind: str, n: int, most: int) -> None:
@@ -783,8 +786,8 @@ class Party:
         places = self._order_of_sums(run, message)
         g, h = run.g, run.h
         if message.gradients is not None and message.hessians is not None:
-            sums: list[Ints] = [msg.unpack(s, "i4", g.shape) for s in (message.gradients, message.hessians)]
-            G, H = self._masked_rows(sums, self.name, message.mask)
+            sums = [msg.unpack(message.gradients, "i4", g.shape), msg.unpack(message.hessians, "i3", g.shape)]
+            G, H = map(fold, self._masked_rows(sums, self.name, message.mask), ROW_BITS)
             g = self._weighted(g, G, message.exponents[0], places)
             H = np.maximum(H, 0) if run.noise else H  # noise can make a hessian negative
             h = self._weighted(h, H, message.exponents[1], places)

@@ -90,7 +90,7 @@ def test_every_similar_row(played):
 def row_sums(transport, number, exponents):
     (reply,) = (r for _, r in transport.replies(msg.RowSums) if r.round == number)
     return [
-        np.ldexp(msg.unpack(array, "i4", (3, 1))[:, 0].astype(float), e)
+        np.ldexp(msg.unpack(array, array.dtype, (3, 1))[:, 0].astype(float), e)
         for array, e in zip((*reply.gradients.values(), *reply.hessians.values()), exponents, strict=True)
     ]
 

@@ -207,7 +207,7 @@ def test_every_gradient_lands_exactly_once_at_the_builder():
     for party, message, reply in asked:
         if isinstance(reply, msg.RowSums):
             g = np.ldexp(msg.unpack(reply.gradients["p0"], "i4", (40, 1)).astype(float), message.exponents[0])
-            h = np.ldexp(msg.unpack(reply.hessians["p0"], "i4", (40, 1)).astype(float), message.exponents[1])
+            h = np.ldexp(msg.unpack(reply.hessians["p0"], "i3", (40, 1)).astype(float), message.exponents[1])
             assert g.sum() == pytest.approx(-labels[party].sum(), abs=1e-6)
             assert h.sum() == len(labels[party])
 

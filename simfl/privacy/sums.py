@@ -6,7 +6,7 @@ same seed gives the same model, whatever the threads or the order of replies.
 
 Each vector has a public exponent: the resolution is 2 ** exponent. A party first says how large its sums can become,
 to a power of two (`power_above`); the hub gives out the exponent (`resolution`) under which the total of so many
-parties cannot overflow. That must hold for sure, because masked sums are taken modulo 2 ** 32 or 2 ** 64.
+parties cannot overflow. That must hold for sure, because masked sums are taken modulo 2 ** 24, 2 ** 32 or 2 ** 64.
 """
 
 import math
@@ -19,7 +19,7 @@ from numba import njit
 
 from simfl.arrays import Doubles, Ints, Longs
 
-ROW_BITS = 31  # sums onto rows: int32, as wide as the paper's float
+ROW_BITS = (31, 23)  # sums onto rows: gradients as wide as the paper's float, hessians in three bytes
 LEAF_BITS = 62  # sums per leaf: int64
 FINEST = -1000  # no finer grid: its inverse is to be a number still
 
@@ -44,9 +44,9 @@ def power_above(bound: float) -> float:
     return math.ldexp(1.0, math.frexp(bound)[1]) if bound > 0 else 0.0
 
 
-def to_row_ints(values: Doubles, exponent: int, n_parties: int = 1) -> Ints:
-    """Round to the grid, as int32; so many parties' numbers can be added up."""
-    ints: Ints = _encode(values, exponent, ROW_BITS, np.int32, n_parties)
+def to_row_ints(values: Doubles, exponent: int, bits: int, n_parties: int = 1) -> Ints:
+    """Round to the grid, as int32; so many parties' numbers can be added up and fit into so many bits."""
+    ints: Ints = _encode(values, exponent, bits, np.int32, n_parties)
     return ints
 
 
@@ -59,10 +59,42 @@ def to_leaf_ints(values: Doubles, exponent: int, n_parties: int = 1) -> Longs:
 def from_ints(values: npt.NDArray[Any], exponent: int) -> Doubles:
     """Back to real numbers.
 
-    >>> from_ints(to_row_ints(np.array([0.25, -1.5]), -20), -20)
+    >>> from_ints(to_row_ints(np.array([0.25, -1.5]), -20, bits=31), -20)
     array([ 0.25, -1.5 ])
     """
     return np.ldexp(values.astype(np.float64), exponent)
+
+
+def to_three_bytes(values: Ints) -> npt.NDArray[np.uint8]:
+    """The low three bytes of each number, the lowest first: the number modulo 2 ** 24.
+
+    >>> to_three_bytes(np.array([1, -1], dtype=np.int32))
+    array([  1,   0,   0, 255, 255, 255], dtype=uint8)
+    """
+    data = np.empty(3 * len(values), dtype=np.uint8)
+    _cut(values, data)
+    return data
+
+
+def from_three_bytes(data: npt.NDArray[np.uint8]) -> Ints:
+    """Back to numbers from -2 ** 23 to 2 ** 23 - 1.
+
+    >>> from_three_bytes(np.array([1, 0, 0, 255, 255, 255], dtype=np.uint8))
+    array([ 1, -1], dtype=int32)
+    """
+    values = np.empty(len(data) // 3, dtype=np.int32)
+    _extend(data, values)
+    return values
+
+
+def fold(values: Ints, bits: int) -> Ints:
+    """Sums that were taken modulo a power of two, as the numbers of so many bits and a sign that they stand for.
+
+    >>> fold(np.array([2**24 - 1, 5], dtype=np.int32), bits=23)
+    array([-1,  5], dtype=int32)
+    """
+    spare = 31 - bits
+    return values if spare == 0 else values << spare >> spare
 
 
 def _encode(values: Doubles, exponent: int, bits: int, dtype: Any, n_parties: int) -> Any:
@@ -77,3 +109,18 @@ def _encode(values: Doubles, exponent: int, bits: int, dtype: Any, n_parties: in
 def _round(values, scale, largest, out):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
         out[i] = max(min(np.rint(values[i] * scale), largest), -largest)
+
+
+@njit(nogil=True, cache=True)
+def _cut(values, data):  # type: ignore[no-untyped-def]
+    for i in range(len(values)):
+        data[3 * i] = values[i] & 255
+        data[3 * i + 1] = (values[i] >> 8) & 255
+        data[3 * i + 2] = (values[i] >> 16) & 255
+
+
+@njit(nogil=True, cache=True)
+def _extend(data, values):  # type: ignore[no-untyped-def]
+    for i in range(len(values)):
+        low = np.int32(data[3 * i]) | (np.int32(data[3 * i + 1]) << 8)
+        values[i] = low | (np.int32(np.int8(data[3 * i + 2])) << 16)

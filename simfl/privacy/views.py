@@ -177,9 +177,9 @@ def row_sums(similar: Ints, y: Floats, n_rows: int, objective: str, base_score: 
     margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
     g, h = loss.gradients(margin, y, None)
     uses = most_uses(similar[:, None], n_rows)
-    exponents = tuple(resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
+    exponents = tuple(resolution([b * uses], bits) for b, bits in zip(loss.bounds(margin, y), ROW_BITS, strict=True))
     G, H = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
-    gradients, hessians = to_row_ints(G, exponents[0]), to_row_ints(H, exponents[1])
+    gradients, hessians = map(to_row_ints, (G, H), exponents, ROW_BITS)
     return RowSums(gradients, hessians, (exponents[0], exponents[1]), objective, base_score)
 
 

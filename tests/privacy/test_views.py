@@ -52,7 +52,8 @@ def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
     message, reply = find(heard, f"party {ATTACKER}", msg.RowSums)
     n = len(case.victim)
     gradients, hessians = (
-        msg.unpack(arrays[f"party {VICTIM}"], "i4", (n, 1)) for arrays in (reply.gradients, reply.hessians)
+        msg.unpack(arrays[f"party {VICTIM}"], dtype, (n, 1))
+        for arrays, dtype in ((reply.gradients, "i4"), (reply.hessians, "i3"))
     )
     view = views.RowSums(gradients, hessians, message.exponents, "binary:logistic", case.start)
     labels = case.y[case.attacker]
