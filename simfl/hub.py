@@ -309,9 +309,18 @@ def _match_blindly(
             expected = n_hashes or len(next(iter(hidden.values())).names)
             _refuse_unless(reply.round == number, f"rows for round {reply.round}")
             _refuse_unless(1 <= len(reply.names) == expected, f"names of {len(reply.names)} hash functions")
-    found, alike = matching.find(hidden, n_rows, params, seed, number, progress)
-    matching.hand_out(transport, found, number, fresh=fresh)
-    return (found if fresh else None), alike
+    parties, kept = list(hidden), {}
+    alike: dict[str, dict[str, Any]] = {"equal_hashes": {}, "most_uses": {}}
+    for found in matching.find(hidden, n_rows, params, seed, number, progress):
+        alike["equal_hashes"][found.party] = found.equal_hashes
+        alike["most_uses"][found.party] = found.most_uses
+        if fresh:
+            kept[found.party] = found.similar
+        matching.hand_out(transport, found.party, {} if fresh else found.similar, n_rows, parties, number)
+    if not fresh:
+        return None, alike
+    names = {party: reply.ties for party, reply in hidden.items()}
+    return matching.Neighbours(similar=kept, names=names, n_rows={p: n_rows[p] for p in parties}), alike
 
 
 # --- stage 2 ---------------------------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ rows into a new order, which the builder can undo with a seed that only it is gi
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import permutations
-from typing import Any
+from functools import lru_cache
+from itertools import groupby, permutations
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from simfl import messages as msg
 from simfl.arrays import Ints
 from simfl.errors import ProtocolError
 from simfl.params import PrepareParams, cores
-from simfl.preprocessing.similarity import Progress, most_similar_by_token
+from simfl.preprocessing.similarity import Hashed, Progress
 from simfl.preprocessing.tables import smallest_type
 from simfl.privacy.tokens import Names, asking, draw_key, fresh_order, number_names
 from simfl.training.gradients import draw_by_name, most_uses
@@ -37,6 +38,15 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     n_rows: dict[str, int]
 
 
+class Found(NamedTuple):
+    """The similar rows of one party among those of each other, and how alike they are (as `Matched` says it)."""
+
+    party: str
+    similar: dict[str, msg.Array]
+    equal_hashes: dict[str, float]
+    most_uses: int
+
+
 def find(
     hidden: Mapping[str, msg.HiddenRows],
     n_rows: Mapping[str, int],
@@ -44,8 +54,8 @@ def find(
     seed: int,
     number: int | None,
     progress: Progress | None = None,
-) -> tuple[Neighbours, dict[str, Any]]:
-    """The similar rows of every party, and how alike they are (as `Matched` says it)."""
+) -> Iterator[Found]:
+    """The similar rows, party by party: who has got its own need not be remembered."""
     parties = list(hidden)
     names, coded = {}, []
     for party, reply in hidden.items():
@@ -54,40 +64,37 @@ def find(
             coded.append(_codes(reply, n_rows[party]))
         except ProtocolError as error:
             raise ProtocolError(f"Party {party!r} sent what cannot be: {error}") from None
-    codes = dict(zip(parties, number_names(coded), strict=True))
-    similar: dict[str, dict[str, msg.Array]] = {party: {} for party in parties}
-    equal: dict[str, dict[str, float]] = {party: {} for party in parties}
-    uses = dict.fromkeys(parties, 0)
+    hashed = Hashed(number_names(coded))
+    bound = max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None
+    candidates = [hashed.found(j, names[party], bound) for j, party in enumerate(parties)]
 
-    def search(pair: tuple[tuple[int, str], tuple[int, str]]) -> tuple[Any, Any]:
-        (i, party), (j, other) = pair
-        return most_similar_by_token(
-            codes[party],
-            codes[other],
-            asking(names[party]),
-            names[other],
-            params.n_neighbors or 1,
-            draw_key=draw_key(seed, number, i, j),
-            n_jobs=1,
-            max_candidates=max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None,
-            progress=progress,
+    @lru_cache(maxsize=2)
+    def asker(i: int) -> Any:
+        return hashed.asking(i, asking(names[parties[i]]))
+
+    def search(pair: tuple[int, int]) -> tuple[Any, Any]:
+        i, j = pair
+        key = draw_key(seed, number, i, j)
+        return hashed.compare(
+            asker(i), candidates[j], params.n_neighbors or 1, draw_key=key, n_jobs=1, progress=progress
         )
 
-    pairs = list(permutations(enumerate(parties), 2))
+    pairs = list(permutations(range(len(parties)), 2))
     pool = ThreadPoolExecutor(params.n_jobs if params.n_jobs and params.n_jobs > 0 else cores())
     try:
-        for ((_, party), (_, other)), (rows, counts) in zip(pairs, pool.map(search, pairs), strict=True):
-            similar[party][other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
-            equal[party][other] = float(counts[:, 0].mean())
-            uses[party] = max(uses[party], most_uses(rows, n_rows[other]))
+        results = zip(pairs, pool.map(search, pairs), strict=True)
+        for i, of_one in groupby(results, key=lambda result: result[0][0]):
+            similar: dict[str, msg.Array] = {}
+            equal: dict[str, float] = {}
+            uses = 0
+            for (_, j), (rows, counts) in of_one:
+                other = parties[j]
+                similar[other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
+                equal[other] = float(counts[:, 0].mean())
+                uses = max(uses, most_uses(rows, n_rows[other]))
+            yield Found(parties[i], similar, equal, uses)
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt waits for the searches under way only
-    found = Neighbours(
-        similar=similar,
-        names={party: msg.pack(own) for party, own in names.items()},
-        n_rows={party: n_rows[party] for party in parties},
-    )
-    return found, {"equal_hashes": equal, "most_uses": uses}
 
 
 def _names(reply: msg.HiddenRows, n_rows: int) -> Names:
@@ -104,19 +111,22 @@ def _codes(reply: msg.HiddenRows, n_rows: int) -> tuple[list[Names], Any]:
     return names, codes
 
 
-def hand_out(transport: Transport, found: Neighbours, number: int | None, *, fresh: bool) -> None:
-    """Tell every party the rows that its own resemble, or (fresh ids) only that they were found."""
-    questions = {
-        party: msg.TakeSimilar(
-            round=number,
-            parties=list(found.similar),
-            n_rows={other: n for other, n in found.n_rows.items() if other != party},
-            similar={} if fresh else similar,
-        )
-        for party, similar in found.similar.items()
-    }
-    for party, reply in transport.ask_all(questions).items():
-        msg.expect(msg.SimilarTaken, reply, party)
+def hand_out(
+    transport: Transport,
+    party: str,
+    similar: dict[str, msg.Array],
+    n_rows: Mapping[str, int],
+    parties: list[str],
+    number: int | None,
+) -> None:
+    """Tell a party the rows that its own resemble; with fresh ids none: only that they were found."""
+    question = msg.TakeSimilar(
+        round=number,
+        parties=parties,
+        n_rows={other: n for other, n in n_rows.items() if other != party and other in parties},
+        similar=similar,
+    )
+    msg.expect(msg.SimilarTaken, transport.ask(party, question), party)
 
 
 def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Array], bytes]:

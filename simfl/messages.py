@@ -14,6 +14,7 @@ refused.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -523,21 +524,38 @@ def expect(kind: type[R], message: Message, sender: str) -> R:
     """The message, if it is of the kind that belongs here and has no number in it that is none."""
     if not isinstance(message, kind):
         raise ProtocolError(f"{sender!r} sent {type(message).__name__} where {kind.__name__} belongs.")
-    if not _all_finite(message):
+    if not all(_is_finite(getattr(message, name)) for name in _with_numbers(type(message))):
         raise ProtocolError(f"{sender!r} sent {kind.__name__} with a number that is infinite or none at all.")
     return message
 
 
-def _all_finite(part: Any) -> bool:
-    """Whether all numbers are finite. Arrays are looked at when they are unpacked."""
+@lru_cache
+def _with_numbers(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that can hold a float. Arrays are looked at when they are unpacked."""
+    fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(kind), "fields", ())
+    return tuple(field.name for field in fields if _can_hold_float(field.type))
+
+
+def _can_hold_float(kind: Any) -> bool:
+    if isinstance(kind, msgspec.inspect.StructType):
+        return kind.cls is not Array and any(_can_hold_float(field.type) for field in kind.fields)
+    if isinstance(kind, msgspec.inspect.FloatType | msgspec.inspect.AnyType):
+        return True
+    inner = [getattr(kind, name, None) for name in ("item_type", "key_type", "value_type")]
+    several = (*getattr(kind, "types", ()), *getattr(kind, "item_types", ()))
+    return any(_can_hold_float(part) for part in (*inner, *several) if part is not None)
+
+
+def _is_finite(part: Any) -> bool:
+    """Whether all numbers in a part of a message are finite."""
     if isinstance(part, float):
         return math.isfinite(part)
-    if isinstance(part, list | tuple):
-        return all(_all_finite(each) for each in part)
     if isinstance(part, dict):
-        return all(_all_finite(each) for each in part.values())
-    if isinstance(part, msgspec.Struct) and not isinstance(part, Array):
-        return all(_all_finite(getattr(part, name)) for name in part.__struct_fields__)
+        return all(map(_is_finite, part.values()))
+    if isinstance(part, list | tuple):
+        return all(map(_is_finite, part))
+    if isinstance(part, msgspec.Struct):
+        return all(_is_finite(getattr(part, name)) for name in _with_numbers(type(part)))
     return True
 
 
@@ -556,11 +574,14 @@ def pack(values: AnyArray, dtype: DType | None = None) -> Array:
 
 def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
     """The array behind the bytes, if it has the expected type and shape (None: any length)."""
-    fits = len(array.shape) == len(shape) and all(w in (None, s) for s, w in zip(array.shape, shape, strict=True))
-    size = int(array.dtype[1]) * math.prod(array.shape)
-    if array.dtype != dtype or not fits or min(array.shape, default=0) < 0 or size != len(array.data):
+    found = array.shape
+    fits = found == shape or (
+        len(found) == len(shape) and all(w in (None, s) for s, w in zip(found, shape, strict=True))
+    )
+    size = int(array.dtype[1]) * math.prod(found)
+    if array.dtype != dtype or not fits or min(found, default=0) < 0 or size != len(array.data):
         raise ProtocolError(
-            f"An array of type {array.dtype}, shape {array.shape} and {len(array.data)} bytes arrived "
+            f"An array of type {array.dtype}, shape {found} and {len(array.data)} bytes arrived "
             f"where type {dtype} and shape {shape} belong."
         )
     try:

@@ -28,7 +28,7 @@ from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
 from simfl.params import Objective, TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
-from simfl.preprocessing.similarity import most_similar_by_token
+from simfl.preprocessing.similarity import Hashed
 from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
 from simfl.privacy.keys import Identity, Keys, sign, verify
 from simfl.privacy.masks import Masks
@@ -433,17 +433,18 @@ class Party:
         names = asking(row_names(secret_of(message.seed), self.name, message.round, len(own)))
         similar: dict[str, Ints] = {}
         equal: dict[str, float] = {}
-        for other, array in message.tables.items():
-            codes = msg.unpack(array, array.dtype, (None, own.shape[1]))
-            similar[other], counts = most_similar_by_token(
-                own,
-                codes,
-                names,
-                row_names(secret_of(message.seed), other, message.round, len(codes)),
-                k=message.n_neighbors,
+        tables = {o: msg.unpack(array, array.dtype, (None, own.shape[1])) for o, array in message.tables.items()}
+        hashed = Hashed([own, *tables.values()])
+        bound = message.max_candidates and max(message.max_candidates, message.n_neighbors)
+        asker = hashed.asking(0, names)
+        for number, (other, codes) in enumerate(tables.items(), 1):
+            others_names = row_names(secret_of(message.seed), other, message.round, len(codes))
+            similar[other], counts = hashed.compare(
+                asker,
+                hashed.found(number, others_names, bound),
+                message.n_neighbors,
                 draw_key=draw_key(message.seed, message.round, *map(message.parties.index, (self.name, other))),
                 n_jobs=self.n_jobs,
-                max_candidates=message.max_candidates and max(message.max_candidates, message.n_neighbors),
                 progress=self.progress,
             )
             self._n_rows[other], equal[other] = len(codes), float(counts[:, 0].mean())

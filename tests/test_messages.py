@@ -1,5 +1,7 @@
 """What the messages can carry, and what they refuse."""
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -140,3 +142,18 @@ def test_an_array_has_the_bytes_that_it_says(dtype, shape, data):
 def test_the_wrong_kind_of_message_is_refused_with_its_sender():
     with pytest.raises(ProtocolError, match="'b' sent Measure where RowSums belongs"):
         msg.expect(msg.RowSums, msg.Measure(), "b")
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_is_refused_however_deep_it_lies(number):
+    scores = msg.Scores(train={"logloss": number}, train_weight=3.0)
+    for reply in (
+        msg.Finished(scores=scores),
+        msgspec.structs.replace(a_reply(), scores=scores),
+        msg.Matched(equal_hashes={"b": number}, most_uses=1),
+        msg.LabelSummary(classes=[number, "a"], sums=[1.0, 2.0], weight=3.0),
+        msg.LabelSummary(classes=None, sums=[number], weight=3.0),
+    ):
+        with pytest.raises(ProtocolError, match="'b' sent"):
+            msg.expect(type(reply), reply, "b")
+    assert msg.expect(msg.RowSums, a_reply(), "b") == a_reply()

@@ -20,7 +20,7 @@ alone, whatever the blocks and threads, and whatever the order in which the rows
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -53,7 +53,7 @@ _NO_CLASS = 255  # padding beyond the last candidate: equal to no class
 _MAX_BITMAPS = 8192  # per tile, so that a tile stays in the second-level cache
 _FALSE_EQUALS = 0.005  # share of pairs that may share a class without sharing a bucket, per hash
 _CLASS_COUNTS = (5, 7, 11, 17, 31, 61, 127, 251)  # prime: a regular gap between bucket numbers does no harm
-_SAMPLE = 2048  # rows that the number of classes is chosen by
+_SAMPLE = 4096  # rows that the number of classes is chosen by
 
 # A pair's rank is one number: 8 bits of count, 25 of random priority, 31 of the candidate's row.
 _COUNT_SHIFT = np.uint64(56)
@@ -83,7 +83,7 @@ def most_similar(
     >>> rows.tolist(), counts.tolist()
     ([[1, 0]], [[2, 1]])
     """
-    _check_codes(queries, candidates)
+    _check_codes([queries, candidates])
     if seed < 0:
         raise ValueError(f"seed is {seed}; give a number from 0 up.")
     keys = np.random.SeedSequence(seed).generate_state(3, np.uint64).tolist()
@@ -125,45 +125,28 @@ def most_similar_by_token(
 
     Who gives the rows in another order, with their tokens, finds the same rows.
     """
-    _check_codes(queries, candidates)
-    _check_numbers(k, n_jobs, max_candidates, len(candidates))
-    n_jobs = n_jobs or cores()
-    k = min(k, len(candidates))
-    rows = np.empty((len(queries), k), dtype=np.int32)
-    counts = np.empty((len(queries), k), dtype=np.uint8)
-    if len(queries) == 0:
-        return rows, counts
-    order, members = (np.argsort(tokens).astype(np.int32) for tokens in (query_tokens, candidate_tokens))
-    codes = _recode(queries[order], candidates[members])
-    search = _Search(codes, query_tokens[order], candidate_tokens[members], rows, counts)
-    if max_candidates is None or max_candidates >= len(candidates):
-        blocks = search.exact_blocks(n_jobs)
-    else:
-        blocks = search.bounded_blocks(max_candidates, draw_key)
-    _run(blocks, n_jobs, len(queries), progress)
-    given = np.argsort(order)
-    return np.take(members, rows[given]), counts[given]
+    hashed = Hashed([queries, candidates])
+    asking, found = hashed.asking(0, query_tokens), hashed.found(1, candidate_tokens, max_candidates)
+    return hashed.compare(asking, found, k, draw_key=draw_key, n_jobs=n_jobs, progress=progress)
 
 
-def _check_codes(queries: NDArray[Any], candidates: NDArray[Any]) -> None:
-    for name, codes in (("queries", queries), ("candidates", candidates)):
+def _check_codes(tables: Sequence[NDArray[Any]]) -> None:
+    for codes in tables:
         if not isinstance(codes, np.ndarray) or not np.issubdtype(codes.dtype, np.integer):
             found = getattr(codes, "dtype", type(codes).__name__)
-            raise TypeError(f"{name} is {found}; give a NumPy array of integer bucket numbers.")
+            raise TypeError(f"Hash values of type {found} were given; give a NumPy array of integer bucket numbers.")
         if codes.ndim != 2:
-            raise ValueError(f"{name} has {codes.ndim} dimensions; give 2: rows and hashes.")
-    if queries.shape[1] != candidates.shape[1]:
-        raise ValueError(
-            f"queries have {queries.shape[1]} hashes, candidates {candidates.shape[1]}; "
-            "hash both with the same functions."
-        )
-    if not 1 <= queries.shape[1] <= MAX_HASHES:
-        raise ValueError(f"The codes have {queries.shape[1]} hashes; use 1 to {MAX_HASHES}.")
-    if len(candidates) == 0:
-        raise ValueError("There are no candidates; leave out the party without rows.")
+            raise ValueError(f"Hash values with {codes.ndim} dimensions were given; give 2: rows and hashes.")
+    widths = {codes.shape[1] for codes in tables}
+    if len(widths) > 1:
+        raise ValueError(f"Rows with {sorted(widths)} hashes were given; hash all of them with the same functions.")
+    if not 1 <= min(widths) <= MAX_HASHES:
+        raise ValueError(f"The codes have {min(widths)} hashes; use 1 to {MAX_HASHES}.")
 
 
 def _check_numbers(k: int, n_jobs: int | None, max_candidates: int | None, n_candidates: int) -> None:
+    if n_candidates == 0:
+        raise ValueError("There are no candidates; leave out the party without rows.")
     if k < 1:
         raise ValueError(f"k is {k}; ask for at least 1 row.")
     if n_jobs is not None and n_jobs < 1:
@@ -172,87 +155,146 @@ def _check_numbers(k: int, n_jobs: int | None, max_candidates: int | None, n_can
         raise ValueError(f"max_candidates is {max_candidates}, fewer than k = {k}; raise it to at least k.")
 
 
-# -------------------------------------------------------------------------------------------------- the codes
+# ------------------------------------------------------------------------------------------------- the tables
 
 
 @dataclass(frozen=True)
-class _Codes:
-    """Bucket numbers counted from 0 for each hash, as bytes where they fit.
+class _Side:
+    """One table's rows, ready to be compared: bucket numbers from 0 for each hash, as bytes where they fit."""
 
-    A hash has `n_classes` bitmaps; buckets share one if they are equal modulo that number. Counts over
+    order: NDArray[np.int32]  # the given row at each place of the order of tokens
+    codes: NDArray[Any]  # (rows, hashes padded to whole vectors), uint8 or uint32
+    tokens: Tokens
+
+    @functools.cached_property
+    def by_first_hashes(self) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+        """The rows in an order in which like ones stand together, and the keys of that order."""
+        keys = np.zeros(len(self.codes), dtype=np.uint64)
+        for h in range(min(8, self.codes.shape[1])):
+            keys = (keys << np.uint64(8)) | (self.codes[:, h] & 255).astype(np.uint64)
+        order = np.argsort(keys)
+        return order.astype(np.int32), keys[order]
+
+
+@dataclass(frozen=True)
+class _Candidates(_Side):
+    """Rows to be found. All of them: by their first hashes; a subset for each block: by their tokens."""
+
+    rows: NDArray[np.int32]  # the place in the order of tokens of each row
+    keys: NDArray[np.uint64]
+    classes: NDArray[np.uint8]  # (hashes, rows padded to whole tiles)
+    subset: int | None  # how many a block of queries is compared with; None: all
+
+
+class Hashed:
+    """Hash values of several tables, numbered alike once; then each table can be compared with each.
+
+    A hash has as many bitmaps as it has classes; buckets share one if they are equal modulo that number. Counts over
     bitmaps are upper bounds: they decide who is looked at, the buckets decide who is kept.
     """
 
-    queries: NDArray[Any]  # (rows, hashes padded to whole vectors), uint8 or uint32
-    candidates: NDArray[Any]
-    candidate_classes: NDArray[np.uint8]  # (hashes, rows)
-    n_classes: NDArray[np.int64]  # per hash
+    def __init__(self, tables: Sequence[NDArray[Any]]) -> None:
+        _check_codes(tables)
+        self.tables = [np.ascontiguousarray(codes) for codes in tables]
+        if any(codes.dtype == np.uint64 for codes in self.tables) or np.max(_spans(self.tables)[1]) >= _MAX_SPAN:
+            self.tables = _number(self.tables)
+        self.lows, spans = _spans(self.tables)
+        self.dtype = np.uint8 if spans.max() < 256 else np.uint32
+        self.n_classes = np.empty(len(spans), dtype=np.int64)
+        self.class_of = np.zeros((len(spans), int(spans.max()) + 1), dtype=np.uint8)
+        step = 1 + sum(map(len, self.tables)) // _SAMPLE
+        sample = np.concatenate([codes[::step].astype(np.int64) - self.lows for codes in self.tables])
+        _choose_classes(sample, spans.astype(np.int64) + 1, self.n_classes, self.class_of)
+        self.offsets = (self.class_of + (np.cumsum(self.n_classes) - self.n_classes)[:, None]) * _TILE_WORDS
+
+    def asking(self, table: int, tokens: Tokens) -> _Side:
+        """The rows of a table as queries."""
+        order = np.argsort(tokens).astype(np.int32)
+        return _Side(order, self._codes(table, order, padding=0), tokens[order])
+
+    def found(self, table: int, tokens: Tokens, max_candidates: int | None = None) -> _Candidates:
+        """The rows of a table as candidates: all of them, or a random subset for each block of queries."""
+        order = np.argsort(tokens).astype(np.int32)
+        side = _Side(order, self._codes(table, order, padding=1), tokens[order])
+        n = len(order)
+        subset = None if max_candidates is None or max_candidates >= n else max_candidates
+        rows, keys = (np.arange(n, dtype=np.int32), np.empty(0, np.uint64)) if subset else side.by_first_hashes
+        codes, tokens = (side.codes, side.tokens) if subset else (side.codes[rows], side.tokens[rows])
+        classes = np.full((len(self.lows), -(-n // _TILE) * _TILE), _NO_CLASS, dtype=np.uint8)
+        _fill_classes(codes, self.class_of, classes)
+        return _Candidates(order, codes, tokens, rows, keys, classes, subset)
+
+    def _codes(self, table: int, order: NDArray[np.int32], padding: int) -> NDArray[Any]:
+        # The padding differs between the sides, so that it never counts as equal.
+        width = -(-len(self.lows) // _COMPARED) * _COMPARED
+        codes = np.full((len(order), width), padding, dtype=self.dtype)
+        _fill_codes(self.tables[table], order, self.lows, codes)
+        return codes
+
+    def compare(
+        self,
+        asking: _Side,
+        found: _Candidates,
+        k: int,
+        *,
+        draw_key: int = 0,
+        n_jobs: int | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+        """For each row that asks the k most similar ones, and how many hash values are equal."""
+        n_queries, n_candidates = len(asking.order), len(found.order)
+        _check_numbers(k, n_jobs, found.subset, n_candidates)
+        n_jobs = n_jobs or cores()
+        rows = np.empty((n_queries, min(k, n_candidates)), dtype=np.int32)
+        counts = np.empty(rows.shape, dtype=np.uint8)
+        search = _Search(self, asking, found, rows, counts)
+        blocks = search.bounded_blocks(found.subset, draw_key) if found.subset else search.exact_blocks(n_jobs)
+        _run(blocks, n_jobs, n_queries, progress)
+        # From the order of tokens to the given one, on both sides.
+        given_rows, given_counts = np.empty_like(rows), np.empty_like(counts)
+        given_rows[asking.order], given_counts[asking.order] = np.take(found.order, rows), counts
+        return given_rows, given_counts
 
 
-def _recode(queries: NDArray[Any], candidates: NDArray[Any]) -> _Codes:
-    sides = [np.ascontiguousarray(codes) for codes in (queries, candidates)]
-    if any(codes.dtype == np.uint64 for codes in sides) or np.max(_spans(*sides)[1]) >= _MAX_SPAN:
-        sides = _number(sides)
-    lows, spans = _spans(*sides)
-    dtype = np.uint8 if spans.max() < 256 else np.uint32
-    width = -(-len(spans) // _COMPARED) * _COMPARED
-    # The padding differs between the sides, so that it never counts as equal.
-    buckets = [np.full((len(codes), width), side, dtype=dtype) for side, codes in enumerate(sides)]
-    classes = np.empty((len(spans), len(candidates)), dtype=np.uint8)
-    n_classes = np.empty(len(spans), dtype=np.int64)
-    _fill_in(sides[0], sides[1], lows, spans, buckets[0], buckets[1], classes, n_classes)
-    return _Codes(buckets[0], buckets[1], classes, n_classes)
-
-
-def _spans(queries: NDArray[Any], candidates: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+def _spans(tables: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """The lowest value of each hash, and how far the highest is from it."""
-    lows, highs = np.full(queries.shape[1], 2**63 - 1), np.full(queries.shape[1], -(2**63))
-    for codes in (queries, candidates):
+    lows, highs = np.full(tables[0].shape[1], 2**63 - 1), np.full(tables[0].shape[1], -(2**63))
+    for codes in tables:
         _widen(codes, lows, highs)
+    empty = highs < lows  # no row at all
+    lows[empty] = highs[empty] = 0
     return lows, highs.astype(np.uint64) - lows.astype(np.uint64)
 
 
-def _number(sides: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Distinct values of both sides as 0, 1, ..., for hash values that are far apart."""
-    mixed = sides[0].dtype != sides[1].dtype  # int64 and uint64 together would become floats
-    both = np.concatenate([codes.astype(object) if mixed else codes for codes in sides])
-    numbers = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in both.T]
-    return np.split(np.stack(numbers, axis=1).astype(np.uint32), [len(sides[0])])
+def _number(tables: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Distinct values of all tables as 0, 1, ..., for hash values that are far apart."""
+    mixed = len({codes.dtype for codes in tables}) > 1  # int64 and uint64 together would become floats
+    together = np.concatenate([codes.astype(object) if mixed else codes for codes in tables])
+    numbers = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in together.T]
+    return np.split(np.stack(numbers, axis=1).astype(np.uint32), np.cumsum([len(codes) for codes in tables])[:-1])
 
 
 # ------------------------------------------------------------------------------------------------- the blocks
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """The candidates that a block of queries is compared with."""
-
-    rows: NDArray[np.int32]
-    codes: NDArray[Any]
-    tokens: Tokens
-    tiles: NDArray[np.uint8]  # (hashes, rows padded to whole tiles): their classes
-
-
-@dataclass(frozen=True)
 class _Search:
-    """One call: the data, and the arrays that each block of queries fills in."""
+    """One comparison of two tables, and the arrays that each block of queries fills in."""
 
-    codes: _Codes
-    query_tokens: Tokens
-    candidate_tokens: Tokens
+    hashed: Hashed
+    asking: _Side
+    found: _Candidates
     rows: NDArray[np.int32]
     counts: NDArray[np.uint8]
 
     def exact_blocks(self, n_jobs: int) -> Iterator[Block]:
         """Blocks of alike queries, each to be compared with all candidates, the most alike first."""
-        order, keys = _sorted_by_first_hashes(self.codes.queries)
-        members, member_keys = _sorted_by_first_hashes(self.codes.candidates)
-        chosen = self._choose(members)
-        size = max(1, min(BLOCK, -(-len(order) // (4 * n_jobs))))
+        order, keys = self.asking.by_first_hashes
+        size = max(1, min(BLOCK, -(-len(order) // (4 * n_jobs)))) if n_jobs > 1 else BLOCK
         for start in range(0, len(order), size):
             block = order[start : start + size]
-            middle = int(np.searchsorted(member_keys, keys[start + len(block) // 2]))
-            yield self._block(block, chosen, middle // _TILE)
+            middle = int(np.searchsorted(self.found.keys, keys[start + len(block) // 2]))
+            yield self._exact(block, middle // _TILE)
 
     def bounded_blocks(self, n_chosen: int, draw_key: int) -> Iterator[Block]:
         """Blocks of neighbouring queries, each to be compared with a random subset of its own."""
@@ -260,15 +302,20 @@ class _Search:
         for start in range(0, len(self.rows), stretch):
             yield self._bounded(start, min(start + stretch, len(self.rows)), n_chosen, draw_key)
 
-    def _choose(self, rows: NDArray[np.int32]) -> _Chosen:
-        n_hashes = len(self.codes.n_classes)
-        tiles = np.full((n_hashes, -(-len(rows) // _TILE) * _TILE), _NO_CLASS, dtype=np.uint8)
-        _fill_tiles(self.codes.candidate_classes, rows, tiles)
-        return _Chosen(rows, np.take(self.codes.candidates, rows, axis=0), self.candidate_tokens[rows], tiles)
-
-    def _block(self, queries: NDArray[np.int32], chosen: _Chosen, first_tile: int) -> Block:
+    def _exact(self, queries: NDArray[np.int32], first_tile: int) -> Block:
         def run() -> int:
-            self._compare(queries, chosen, first_tile)
+            self.rows[queries], self.counts[queries] = _compare_block(
+                self.asking.codes[queries],
+                self.asking.tokens[queries],
+                self.found.rows,
+                self.found.codes,
+                self.found.tokens,
+                self.found.classes,
+                self.hashed.n_classes,
+                self.hashed.offsets,
+                first_tile,
+                self.rows.shape[1],
+            )
             return len(queries)
 
         return run
@@ -276,12 +323,13 @@ class _Search:
     def _bounded(self, start: int, end: int, n_chosen: int, draw_key: int) -> Block:
         def run() -> int:
             _compare_bounded(
-                self.codes.queries,
-                self.query_tokens,
-                self.codes.candidates,
-                self.candidate_tokens,
-                self.codes.candidate_classes,
-                self.codes.n_classes,
+                self.asking.codes,
+                self.asking.tokens,
+                self.found.codes,
+                self.found.tokens,
+                self.found.classes,
+                self.hashed.n_classes,
+                self.hashed.offsets,
                 n_chosen,
                 np.uint64(draw_key),
                 start,
@@ -292,28 +340,6 @@ class _Search:
             return end - start
 
         return run
-
-    def _compare(self, queries: NDArray[np.int32], chosen: _Chosen, first_tile: int) -> None:
-        rows, counts = _compare_block(
-            self.codes.queries[queries],
-            self.query_tokens[queries],
-            chosen.rows,
-            chosen.codes,
-            chosen.tokens,
-            chosen.tiles,
-            self.codes.n_classes,
-            first_tile,
-            self.rows.shape[1],
-        )
-        self.rows[queries], self.counts[queries] = rows, counts
-
-
-def _sorted_by_first_hashes(codes: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
-    keys = np.zeros(len(codes), dtype=np.uint64)
-    for h in range(min(8, codes.shape[1])):
-        keys = (keys << np.uint64(8)) | (codes[:, h] & 255).astype(np.uint64)
-    order = np.argsort(keys)
-    return order.astype(np.int32), keys[order]
 
 
 def _run(blocks: Iterator[Block], n_jobs: int, total: int, progress: Progress | None) -> None:
@@ -365,58 +391,44 @@ def _widen(codes: Any, lows: Any, highs: Any) -> None:
 
 
 @_kernel
-def _fill_in(
-    queries: Any,
-    candidates: Any,
-    lows: Any,
-    spans: Any,
-    query_buckets: Any,
-    candidate_buckets: Any,
-    classes: Any,
-    n_classes: Any,
-) -> None:
-    """Bucket numbers from 0 for both sides, and classes for the candidates."""
-    most = _MAX_BITMAPS // len(lows)
-    class_of = np.empty((len(lows), np.int64(spans.max()) + 1), dtype=np.uint8)
-    for h in range(len(lows)):
-        span = np.int64(spans[h]) + 1
-        n_classes[h] = _choose_n_classes(queries, candidates, h, lows[h], span, min(span, most))
-        for value in range(span):
-            class_of[h, value] = value % n_classes[h]
-    for i in range(queries.shape[0]):
-        for h in range(len(lows)):
-            query_buckets[i, h] = np.int64(queries[i, h]) - lows[h]
-    for i in range(candidates.shape[0]):
-        for h in range(len(lows)):
-            bucket = np.int64(candidates[i, h]) - lows[h]
-            candidate_buckets[i, h], classes[h, i] = bucket, class_of[h, bucket]
+def _fill_codes(table: Any, order: Any, lows: Any, codes: Any) -> None:
+    """Bucket numbers from 0, in this order of the rows."""
+    for i in range(order.size):
+        for h in range(lows.size):
+            codes[i, h] = np.int64(table[order[i], h]) - lows[h]
 
 
 @_kernel
-def _choose_n_classes(queries: Any, candidates: Any, h: Any, low: Any, span: Any, most: Any) -> Any:
+def _fill_classes(codes: Any, class_of: Any, classes: Any) -> None:
+    for i in range(codes.shape[0]):
+        for h in range(class_of.shape[0]):
+            classes[h, i] = class_of[h, codes[i, h]]
+
+
+@_kernel
+def _choose_classes(sample: Any, spans: Any, n_classes: Any, class_of: Any) -> None:
     """The fewest classes under which hardly a pair looks equal that is not: less to draw, less to cache."""
-    shares, other_shares = _shares(queries, h, low, span), _shares(candidates, h, low, span)
-    equal = (shares * other_shares).sum()
+    most = _MAX_BITMAPS // spans.size
+    for h in range(spans.size):
+        shares = np.zeros(spans[h])
+        for i in range(sample.shape[0]):
+            shares[sample[i, h]] += 1.0 / sample.shape[0]
+        n_classes[h] = _n_classes(shares, min(spans[h], most))
+        for value in range(spans[h]):
+            class_of[h, value] = value % n_classes[h]
+
+
+@_kernel
+def _n_classes(shares: Any, most: Any) -> Any:
     for n_classes in _CLASS_COUNTS:
         if n_classes >= most:
             break
-        alike = np.zeros((2, n_classes))
-        for value in range(span):
-            alike[0, value % n_classes] += shares[value]
-            alike[1, value % n_classes] += other_shares[value]
-        if (alike[0] * alike[1]).sum() - equal < _FALSE_EQUALS:
+        alike = np.zeros(n_classes)
+        for value in range(shares.size):
+            alike[value % n_classes] += shares[value]
+        if (alike * alike).sum() - (shares * shares).sum() < _FALSE_EQUALS:
             return n_classes
     return min(most, _CLASS_COUNTS[-1])
-
-
-@_kernel
-def _shares(codes: Any, h: Any, low: Any, span: Any) -> Any:
-    """How often each bucket occurs in a sample of the rows."""
-    shares = np.zeros(span)
-    step = 1 + codes.shape[0] // _SAMPLE
-    for i in range(0, codes.shape[0], step):
-        shares[np.int64(codes[i, h]) - low] += 1.0
-    return shares / shares.sum()
 
 
 @_kernel
@@ -457,6 +469,7 @@ def _compare_bounded(
     candidate_tokens: Any,
     classes: Any,
     n_classes: Any,
+    offsets: Any,
     n_chosen: Any,
     draw_key: Any,
     first: Any,
@@ -484,6 +497,7 @@ def _compare_bounded(
             tokens,
             tiles,
             n_classes,
+            offsets,
             0,
             rows.shape[1],
         )
@@ -498,13 +512,14 @@ def _compare_block(
     tokens: Any,
     tiles: Any,
     n_classes: Any,
+    offsets: Any,
     first_tile: Any,
     k: Any,
 ) -> Any:
     """The k best rows of each query and their counts."""
     n_queries = query_tokens.size
     n_tiles = tiles.shape[1] // _TILE
-    picks = _bitmap_offsets(query_codes, n_classes)
+    picks = _bitmap_offsets(query_codes, offsets)
     bitmaps = np.empty(n_classes.sum() * _TILE_WORDS, dtype=np.uint64)
     masks = np.empty((n_queries, _TILE_WORDS), dtype=np.uint64)
     hits = np.empty(n_queries, dtype=np.uint32)
@@ -539,14 +554,12 @@ def _unpack(ranks: Any, query_tokens: Any) -> Any:
 
 
 @_kernel
-def _bitmap_offsets(query_codes: Any, n_classes: Any) -> Any:
+def _bitmap_offsets(query_codes: Any, offsets: Any) -> Any:
     """Per query and hash, where in a tile the bitmap of its class is, in words."""
-    picks = np.empty((query_codes.shape[0], n_classes.size), dtype=np.uint32)
-    first = 0
-    for h in range(n_classes.size):
-        for q in range(query_codes.shape[0]):
-            picks[q, h] = (first + query_codes[q, h] % n_classes[h]) * _TILE_WORDS
-        first += n_classes[h]
+    picks = np.empty((query_codes.shape[0], offsets.shape[0]), dtype=np.uint32)
+    for q in range(query_codes.shape[0]):
+        for h in range(offsets.shape[0]):
+            picks[q, h] = offsets[h, query_codes[q, h]]
     return picks
 
 
@@ -564,7 +577,7 @@ def _draw_bitmaps(tiles: Any, first: Any, n_classes: Any, bitmaps: Any) -> None:
 @_kernel
 def _guess_floors(bitmaps: Any, picks: Any, k: Any, masks: Any, floors: Any, hits: Any) -> Any:
     """The count of each query's k-th best candidate of the tile, going by classes, and who reaches it."""
-    n_digits = 5 if picks.shape[1] < 32 else 8
+    n_digits = 5 if picks.shape[1] < 32 else 6 if picks.shape[1] < 64 else 8
     planes = np.empty((n_digits, _TILE_WORDS), dtype=np.uint64)
     level, above = np.empty(_TILE_WORDS, dtype=np.uint64), np.empty(_TILE_WORDS, dtype=np.uint64)
     for q in range(floors.size):
@@ -814,6 +827,21 @@ def _emit_adder(builder: Any, slots: list[Any], load: Callable[[Any], Any], n_ha
         add(first, 8)
 
 
+def _emit_cases(builder: Any, n_hashes: Any) -> Iterator[int]:
+    """Code for each number of binary digits that counts of so many hashes can need; fewer digits are faster."""
+    few = builder.icmp_unsigned("<", n_hashes, _number_of(32))
+    with builder.if_else(few) as (few_hashes, more_hashes):
+        with few_hashes:
+            yield 5
+        with more_hashes:
+            some = builder.icmp_unsigned("<", n_hashes, _number_of(64))
+            with builder.if_else(some) as (some_hashes, many_hashes):
+                with some_hashes:
+                    yield 6
+                with many_hashes:
+                    yield 8
+
+
 @_operation
 def _reaching(typing: Any, bitmaps: Any, picks: Any, q: Any, floor: Any, masks: Any) -> Any:
     """Set query q's mask: whose bits in the bitmaps it picks sum to at least the floor. Is it anybody?"""
@@ -822,11 +850,8 @@ def _reaching(typing: Any, bitmaps: Any, picks: Any, q: Any, floor: Any, masks: 
         shape = context.make_array(picks)(context, builder, args[1]).shape
         n_hashes = builder.extract_value(shape, 1)
         anybody = _slot(builder, ir.Constant(_VECTOR, None))
-        few = builder.icmp_unsigned("<", n_hashes, _number_of(32))
-        with builder.if_else(few) as (few_hashes, many_hashes):
-            for case, n_digits in ((few_hashes, 5), (many_hashes, 8)):
-                with case:
-                    _emit_tile(context, builder, (bitmaps, picks, masks), args, n_hashes, n_digits, anybody)
+        for n_digits in _emit_cases(builder, n_hashes):
+            _emit_tile(context, builder, (bitmaps, picks, masks), args, n_hashes, n_digits, anybody)
         return builder.icmp_unsigned("!=", _any(builder, builder.load(anybody)), _number_of(0))
 
     return types.boolean(bitmaps, picks, types.int64, types.int64, masks), generate
@@ -865,16 +890,13 @@ def _count(typing: Any, bitmaps: Any, picks: Any, q: Any, planes: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         n_hashes = builder.extract_value(context.make_array(picks)(context, builder, args[1]).shape, 1)
-        few = builder.icmp_unsigned("<", n_hashes, _number_of(32))
-        with builder.if_else(few) as (few_hashes, many_hashes):
-            for case, n_digits in ((few_hashes, 5), (many_hashes, 8)):
-                with case:
-                    zeros = [ir.Constant(_VECTOR, None)] * n_digits
-                    with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, zeros) as (word, slots):
-                        for number, slot in enumerate(slots):
-                            at = builder.add(word, _number_of(number * _TILE_WORDS))
-                            target = _address(context, builder, planes, args[3], at, _VECTOR)
-                            builder.store(builder.load(slot), target, align=8)
+        for n_digits in _emit_cases(builder, n_hashes):
+            zeros = [ir.Constant(_VECTOR, None)] * n_digits
+            with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, zeros) as (word, slots):
+                for number, slot in enumerate(slots):
+                    at = builder.add(word, _number_of(number * _TILE_WORDS))
+                    target = _address(context, builder, planes, args[3], at, _VECTOR)
+                    builder.store(builder.load(slot), target, align=8)
         return context.get_dummy_value()
 
     return types.void(bitmaps, picks, types.int64, planes), generate
