@@ -4,7 +4,7 @@ This is an exact nearest-neighbour search in Hamming distance over small categor
 rows that share a bucket. With the handful of buckets its tables have, that is nearly every row, so we compare
 all pairs, but 512 pairs at a time:
 
-1. Candidates are cut into tiles of 2048. Per tile, each bucket of each hash gets a bitmap of the rows in it.
+1. Candidates are cut into tiles of up to 2048. Per tile, each bucket of each hash gets a bitmap of the rows in it.
 2. A query picks its bitmap of each hash and adds these up, bit position by bit position, with a carry-save
    adder (`_reaching`): one vector register holds one binary digit of 512 counts. The counters start so that
    they overflow at the count of the query's k-th best row so far. The overflow alone says who matters.
@@ -220,7 +220,7 @@ class Hashed:
         subset = None if max_candidates is None or max_candidates >= n else max_candidates
         rows, keys = (np.arange(n, dtype=np.int32), np.empty(0, np.uint64)) if subset else side.by_first_hashes
         codes, tokens = (side.codes, side.tokens) if subset else (side.codes[rows], side.tokens[rows])
-        classes = np.full((len(self.lows), -(-n // _TILE) * _TILE), _NO_CLASS, dtype=np.uint8)
+        classes = np.full((len(self.lows), n if subset else _padded(n)), _NO_CLASS, dtype=np.uint8)
         _fill_classes(codes, self.class_of, classes)
         return _Candidates(order, codes, tokens, rows, keys, classes, subset)
 
@@ -294,7 +294,7 @@ class _Search:
         for start in range(0, len(order), size):
             block = order[start : start + size]
             middle = int(np.searchsorted(self.found.keys, keys[start + len(block) // 2]))
-            yield self._exact(block, middle // _TILE)
+            yield self._exact(block, middle // _tile_size(len(self.found.order)))
 
     def bounded_blocks(self, n_chosen: int, draw_key: int) -> Iterator[Block]:
         """Blocks of neighbouring queries, each to be compared with a random subset of its own."""
@@ -380,6 +380,22 @@ def _finished(pool: ThreadPoolExecutor, blocks: Iterator[Block], ahead: int) -> 
 def _kernel(function: Function) -> Function:
     """Compiled at the first call, kept on disk, free of the interpreter lock."""
     return cast(Function, numba.njit(nogil=True, cache=True)(function))
+
+
+@_kernel
+def _tile_size(n_rows: Any) -> Any:
+    """How many candidates a tile has: whole vectors, spread evenly over as few tiles as it takes."""
+    per_vector = 64 * _LANES
+    n_vectors = max((n_rows + per_vector - 1) // per_vector, 1)
+    n_tiles = (n_vectors * per_vector + _TILE - 1) // _TILE
+    return (n_vectors + n_tiles - 1) // n_tiles * per_vector
+
+
+@_kernel
+def _padded(n_rows: Any) -> Any:
+    """So many rows, filled up to whole tiles."""
+    tile = _tile_size(n_rows)
+    return (n_rows + tile - 1) // tile * tile
 
 
 @_kernel
@@ -481,8 +497,7 @@ def _compare_bounded(
     chosen = np.empty(n_chosen, dtype=np.int32)
     codes = np.empty((n_chosen, candidate_codes.shape[1]), dtype=candidate_codes.dtype)
     tokens = np.empty(n_chosen, dtype=np.uint64)
-    n_padded = (n_chosen + _TILE - 1) // _TILE * _TILE
-    tiles = np.full((classes.shape[0], n_padded), np.uint8(_NO_CLASS), dtype=np.uint8)
+    tiles = np.full((classes.shape[0], _padded(n_chosen)), np.uint8(_NO_CLASS), dtype=np.uint8)
     for start in range(first, last, BOUNDED_BLOCK):
         end = min(start + BOUNDED_BLOCK, last)
         _draw_rows(candidate_tokens.size, _token(draw_key, start // BOUNDED_BLOCK), chosen)
@@ -518,18 +533,19 @@ def _compare_block(
 ) -> Any:
     """The k best rows of each query and their counts."""
     n_queries = query_tokens.size
-    n_tiles = tiles.shape[1] // _TILE
+    tile = _tile_size(rows.size)
+    n_tiles = tiles.shape[1] // tile
     picks = _bitmap_offsets(query_codes, offsets)
     bitmaps = np.empty(n_classes.sum() * _TILE_WORDS, dtype=np.uint64)
-    masks = np.empty((n_queries, _TILE_WORDS), dtype=np.uint64)
+    masks = np.empty((n_queries, tile // 64), dtype=np.uint64)
     hits = np.empty(n_queries, dtype=np.uint32)
     ranks = np.zeros((n_queries, k), dtype=np.uint64)
     floors = np.zeros(n_queries, dtype=np.int64)
     for step in range(n_tiles):
         # First the tile nearest to the queries, then by turns to its left and right.
         away = (step + 1) // 2 if step % 2 else -(step // 2)
-        first = (first_tile + away) % n_tiles * _TILE
-        _draw_bitmaps(tiles, first, n_classes, bitmaps)
+        first = (first_tile + away) % n_tiles * tile
+        _draw_bitmaps(tiles, first, tile // 64, n_classes, bitmaps)
         if step == 0:
             n_hits = _guess_floors(bitmaps, picks, k, masks, floors, hits)
             guesses = floors.copy()
@@ -564,22 +580,23 @@ def _bitmap_offsets(query_codes: Any, offsets: Any) -> Any:
 
 
 @_kernel
-def _draw_bitmaps(tiles: Any, first: Any, n_classes: Any, bitmaps: Any) -> None:
+def _draw_bitmaps(tiles: Any, first: Any, n_words: Any, n_classes: Any, bitmaps: Any) -> None:
     """Per hash and class, one bit for each candidate of the tile."""
-    at = 0
+    bitmap = 0
     for h in range(n_classes.size):
         for c in range(n_classes[h]):
-            for word in range(_TILE_WORDS):
-                bitmaps[at] = _equal_bits(tiles, h * tiles.shape[1] + first + 64 * word, c)
-                at += 1
+            for word in range(n_words):
+                bitmaps[bitmap * _TILE_WORDS + word] = _equal_bits(tiles, h * tiles.shape[1] + first + 64 * word, c)
+            bitmap += 1
 
 
 @_kernel
 def _guess_floors(bitmaps: Any, picks: Any, k: Any, masks: Any, floors: Any, hits: Any) -> Any:
     """The count of each query's k-th best candidate of the tile, going by classes, and who reaches it."""
     n_digits = 5 if picks.shape[1] < 32 else 6 if picks.shape[1] < 64 else 8
-    planes = np.empty((n_digits, _TILE_WORDS), dtype=np.uint64)
-    level, above = np.empty(_TILE_WORDS, dtype=np.uint64), np.empty(_TILE_WORDS, dtype=np.uint64)
+    n_words = masks.shape[1]
+    planes = np.empty((n_digits, n_words), dtype=np.uint64)
+    level, above = np.empty(n_words, dtype=np.uint64), np.empty(n_words, dtype=np.uint64)
     for q in range(floors.size):
         _count(bitmaps, picks, q, planes)
         # Digit by digit from the highest: `level` has all digits of the k-th best so far, `above` is better.
@@ -588,19 +605,19 @@ def _guess_floors(bitmaps: Any, picks: Any, k: Any, masks: Any, floors: Any, hit
         wanted, floor = k, 0
         for digit in range(n_digits - 1, -1, -1):
             n_with = 0
-            for word in range(_TILE_WORDS):
+            for word in range(n_words):
                 n_with += _n_bits(level[word] & planes[digit, word])
             if n_with >= wanted:
                 floor |= 1 << digit
-                for word in range(_TILE_WORDS):
+                for word in range(n_words):
                     level[word] &= planes[digit, word]
             else:
                 wanted -= n_with
-                for word in range(_TILE_WORDS):
+                for word in range(n_words):
                     above[word] |= level[word] & planes[digit, word]
                     level[word] &= ~planes[digit, word]
         floors[q], hits[q] = floor, q
-        for word in range(_TILE_WORDS):
+        for word in range(n_words):
             masks[q, word] = level[word] | above[word]
     return floors.size
 
@@ -652,7 +669,7 @@ def _rank(
     """Look at the candidates in the masks one by one and keep the best."""
     last = ranks.shape[1] - 1
     for q in hits:
-        for word in range(_TILE_WORDS):
+        for word in range(masks.shape[1]):
             bits = masks[q, word]
             while bits != 0:
                 at = first + 64 * word + _lowest_bit(bits)
@@ -714,6 +731,11 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, offset: An
     return builder.bitcast(builder.gep(data, [offset]), pointer_to.as_pointer())
 
 
+def _width(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
+    """The second dimension of an array."""
+    return builder.extract_value(context.make_array(array_type)(context, builder, array).shape, 1)
+
+
 def _slot(builder: Any, start: Any) -> Any:
     """A variable; LLVM keeps it in a register."""
     with builder.goto_entry_block():
@@ -761,7 +783,7 @@ def _n_equal(typing: Any, queries: Any, q: Any, candidates: Any, at: Any) -> Any
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = ir.VectorType(context.get_data_type(queries.dtype), _COMPARED)
-        width = builder.extract_value(context.make_array(queries)(context, builder, args[0]).shape, 1)
+        width = _width(context, builder, queries, args[0])
         total = _slot(builder, _number_of(0))
         with cgutils.for_range_slice(builder, _number_of(0), width, _number_of(_COMPARED), _WORD) as (h, _):
             query, candidate = (
@@ -847,8 +869,7 @@ def _reaching(typing: Any, bitmaps: Any, picks: Any, q: Any, floor: Any, masks: 
     """Set query q's mask: whose bits in the bitmaps it picks sum to at least the floor. Is it anybody?"""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        shape = context.make_array(picks)(context, builder, args[1]).shape
-        n_hashes = builder.extract_value(shape, 1)
+        n_hashes = _width(context, builder, picks, args[1])
         anybody = _slot(builder, ir.Constant(_VECTOR, None))
         for n_digits in _emit_cases(builder, n_hashes):
             _emit_tile(context, builder, (bitmaps, picks, masks), args, n_hashes, n_digits, anybody)
@@ -873,11 +894,12 @@ def _emit_tile(
 ) -> None:
     """Code for one query and one tile, with counters of so many digits and one for the overflow."""
     bitmaps, picks, masks = arrays
-    first_word = builder.mul(args[2], _number_of(_TILE_WORDS))
+    n_words = _width(context, builder, masks, args[4])
+    first_word = builder.mul(args[2], n_words)
     start = builder.sub(_number_of(1 << n_digits), args[3])  # adding the floor or more overflows
     places = [builder.and_(builder.lshr(start, _number_of(i)), _number_of(1)) for i in range(n_digits + 1)]
     digits = [_splat(builder, builder.neg(place), _LANES) for place in places]
-    with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, digits) as (word, slots):
+    with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, n_words, digits) as (word, slots):
         overflow = builder.load(slots[-1])
         at = builder.add(first_word, word)
         builder.store(overflow, _address(context, builder, masks, args[4], at, _VECTOR), align=8)
@@ -889,12 +911,13 @@ def _count(typing: Any, bitmaps: Any, picks: Any, q: Any, planes: Any) -> Any:
     """The digits of the counts of all candidates of the tile, for query q: planes[0] holds the ones, ..."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        n_hashes = builder.extract_value(context.make_array(picks)(context, builder, args[1]).shape, 1)
+        n_hashes = _width(context, builder, picks, args[1])
+        n_words = _width(context, builder, planes, args[3])
         for n_digits in _emit_cases(builder, n_hashes):
             zeros = [ir.Constant(_VECTOR, None)] * n_digits
-            with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, zeros) as (word, slots):
+            with _emit_sums(context, builder, (bitmaps, picks), args, n_hashes, n_words, zeros) as (word, slots):
                 for number, slot in enumerate(slots):
-                    at = builder.add(word, _number_of(number * _TILE_WORDS))
+                    at = builder.add(word, builder.mul(n_words, _number_of(number)))
                     target = _address(context, builder, planes, args[3], at, _VECTOR)
                     builder.store(builder.load(slot), target, align=8)
         return context.get_dummy_value()
@@ -904,14 +927,13 @@ def _count(typing: Any, bitmaps: Any, picks: Any, q: Any, planes: Any) -> Any:
 
 @contextlib.contextmanager
 def _emit_sums(
-    context: Any, builder: Any, arrays: Any, args: Any, n_hashes: Any, start: list[Any]
+    context: Any, builder: Any, arrays: Any, args: Any, n_hashes: Any, n_words: Any, start: list[Any]
 ) -> Iterator[tuple[Any, list[Any]]]:
     """Code that adds up query q's bitmaps of one tile, vector by vector; what follows finds the digits in the slots."""
     bitmaps, picks = arrays
     first_pick = builder.mul(args[2], n_hashes)
     slots = [_slot(builder, digit) for digit in start]
-    with cgutils.for_range(builder, _number_of(_TILE_WORDS // _LANES)) as loop:
-        word = builder.mul(loop.index, _number_of(_LANES))
+    with cgutils.for_range_slice(builder, _number_of(0), n_words, _number_of(_LANES), _WORD) as (word, _):
 
         def load(h: Any) -> Any:
             at = builder.add(first_pick, h)
