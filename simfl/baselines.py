@@ -21,7 +21,7 @@ from simfl.callbacks import Callback, TreeRecord
 from simfl.data import class_numbers
 from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import TrainParams, cores, prepare_params, split, train_params, with_numbers
+from simfl.params import BINS, TrainParams, cores, prepare_params, split, train_params, with_numbers
 from simfl.party import Party, Rows
 from simfl.schema import xgboost_types
 from simfl.training.trees import threads_for, xgboost_params
@@ -64,7 +64,7 @@ def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: d
     pooled = pool([member.training_rows for member in members])
     threads = threads_for(pooled.X, checked.n_jobs or cores())
     schema = members[0].schema
-    binned = {"max_bin": checked.max_bin, "feature_names": members[0].columns, "nthread": threads}
+    binned = {"max_bin": checked.max_bin or BINS, "feature_names": members[0].columns, "nthread": threads}
     binned |= xgboost_types(schema)
     train_rows = xgb.QuantileDMatrix(pooled.X, _labels(pooled, classes), weight=pooled.weight, **binned)
     watched = [(train_rows, "train")]

@@ -25,7 +25,7 @@ from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.errors import DataError, ParameterError, PartyLost, PrivacyError, PrivacyWarning, ProtocolError
 from simfl.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
 from simfl.meeting import have_a_secret, meet
-from simfl.params import PrepareParams, TrainParams, with_numbers
+from simfl.params import BINS, PrepareParams, TrainParams, with_numbers
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import HashValues, merge_tables
@@ -326,6 +326,10 @@ def _match_blindly(
 # --- stage 2 ---------------------------------------------------------------------------------------------------------
 
 
+MANY_ROWS = 50_000  # per party: with more, most of the time of a deep tree goes into the histograms of its nodes
+COARSE_BINS = 64
+
+
 @dataclass(frozen=True)
 class Earlier:
     """A finished model that a training goes on from."""
@@ -410,13 +414,7 @@ def train(
         "Training begins: %d trees over %d parties, %s", params.n_trees, len(prepared.parties), params.objective
     )
     seed = fresh_seed(params.random_state) if params.random_state is not None else prepared.seed
-    if len(prepared.parties) == 1:  # one party's own leaf values are the exact ones already
-        params = msgspec.structs.replace(params, leaf_values="builder", extra_depth=0)
-    if not prepared.most_uses:  # no similar rows, none to be found anew
-        params = msgspec.structs.replace(params, rematch=0)
-    if params.subsample is None:
-        halved = len(prepared.parties) == 2 and prepared.most_uses and params.recipe == "default"
-        params = msgspec.structs.replace(params, subsample=0.5 if halved else 1.0)
+    params = _fitted(params, prepared)
     training = _begin(transport, prepared, params, seed, journal, earlier)
     watch = _Watch(training, transport, callbacks, journal)
     try:
@@ -425,6 +423,23 @@ def train(
     finally:
         watch.close()
     return watch.best_trees()
+
+
+def _fitted(params: TrainParams, prepared: Prepared) -> TrainParams:
+    """What the parameters leave open, by the number of parties and rows."""
+    n_parties, many_rows = len(prepared.parties), sum(prepared.n_rows) > MANY_ROWS * len(prepared.parties)
+    settled: dict[str, Any] = {}
+    if n_parties == 1:  # one party's own leaf values are the exact ones already
+        settled |= {"leaf_values": "builder", "extra_depth": 0}
+    if not prepared.most_uses:  # no similar rows, none to be found anew
+        settled["rematch"] = 0
+    if params.subsample is None:
+        halved = n_parties == 2 and prepared.most_uses and params.recipe == "default"
+        settled["subsample"] = 0.5 if halved else 1.0
+    if params.max_bin is None:
+        coarse = n_parties > 1 and many_rows and params.recipe == "default"
+        settled["max_bin"] = COARSE_BINS if coarse else BINS
+    return msgspec.structs.replace(params, **settled)
 
 
 def _grow_with(transport: Transport, training: Training, watch: _Watch, seed: int, min_parties: int | None) -> bool:

@@ -25,7 +25,7 @@ from simfl import messages as msg
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
 from simfl.data import as_labels, as_table, as_weights, class_numbers, plain_classes
 from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
-from simfl.params import Objective, TrainParams, cores
+from simfl.params import BINS, Objective, TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
 from simfl.preprocessing.similarity import Hashed
@@ -49,7 +49,7 @@ from simfl.privacy.tokens import (
 from simfl.privacy.wide import to_wide, to_words
 from simfl.schema import Expansion, Schema, as_arrow, check_names, xgboost_types
 from simfl.training import cuts, trees
-from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf
+from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf, weighted
 from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import Tree
@@ -634,7 +634,7 @@ class Party:
         expansion = self.expansion
         mean, deviation = (msg.unpack(a, "f8", (expansion.width,)) for a in (message.mean, message.deviation))
         first = np.flatnonzero(np.diff(expansion.groups, prepend=-1))
-        points = cuts.grid(mean[first], deviation[first], message.params.max_bin)
+        points = cuts.grid(mean[first], deviation[first], message.params.max_bin or BINS)
         return [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
 
     def _replay(self, message: msg.Replay) -> msg.Replayed:
@@ -789,9 +789,9 @@ class Party:
         if message.gradients is not None and message.hessians is not None:
             sums = [msg.unpack(message.gradients, "i4", g.shape), msg.unpack(message.hessians, "i3", g.shape)]
             G, H = map(fold, self._masked_rows(sums, self.name, message.mask), ROW_BITS)
-            g = self._weighted(g, G, message.exponents[0], places)
+            g = weighted(g, G, message.exponents[0], places)
             H = np.maximum(H, 0) if run.noise else H  # noise can make a hessian negative
-            h = self._weighted(h, H, message.exponents[1], places)
+            h = weighted(h, H, message.exponents[1], places)
         grower = self._grower(run)
         grown = [
             grower.grow(
@@ -815,18 +815,6 @@ class Party:
         placed: Ints = run.places[fresh_order(message.order, len(run.places))]
         return placed
 
-    def _weighted(self, own: Floats, sums: Ints, exponent: int, places: Ints | None) -> Floats:
-        """The paper's weighted gradients: one's own plus the sums of the others, on one grid.
-
-        On a grid sums are exact, so that the tree does not depend on the number of threads.
-        """
-        if places is not None:
-            by_place, sums = sums, np.empty_like(sums)
-            sums[places] = by_place
-        on_grid = np.rint(np.ldexp(own.astype(np.float64), -exponent)) + sums
-        weighted: Floats = np.ldexp(on_grid, exponent).astype(np.float32)
-        return weighted
-
     def _grower(self, run: Run) -> trees.Grower:
         threads = trees.threads_for(self.training_rows.X, self.n_jobs)
         if run.grower is None or run.grower.threads != threads:
@@ -834,7 +822,7 @@ class Party:
         return run.grower
 
     def _binned(self, run: Run) -> xgb.QuantileDMatrix:
-        rows, max_bin = self.training_rows, run.params.max_bin
+        rows, max_bin = self.training_rows, run.params.max_bin or BINS
         if run.points is not None:  # not kept: another training can have another grid
             on_points = cuts.counted(rows.X, run.points)
             threads = trees.threads_for(rows.X, self.n_jobs)

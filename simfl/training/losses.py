@@ -156,13 +156,20 @@ def _logistic_gradients(margin, y, g, h):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _logistic_metrics(margin, y, weight):  # type: ignore[no-untyped-def]
-    loss, wrong = 0.0, 0.0
+    loss, wrong, product = 0.0, 0.0, 1.0
     for i in range(len(y)):
         m = margin[i, 0]
         w = 1.0 if weight is None else np.float64(weight[i])
-        loss += w * (max(m, np.float32(0)) - m * y[i] + math.log(math.exp(-abs(m)) + np.float32(1)))
+        loss += w * (max(m, np.float32(0)) - m * y[i])
         wrong += w * ((m > 0) != (y[i] > 0))
-    return loss, wrong
+        factor = 1.0 + np.float64(math.exp(-abs(m)))
+        if weight is None:  # one logarithm for many rows: no factor is above 2
+            product *= factor
+            if i % 512 == 511:
+                loss, product = loss + math.log(product), 1.0
+        else:
+            loss += w * math.log(factor)
+    return loss + math.log(product), wrong
 
 
 @njit(nogil=True, cache=True)

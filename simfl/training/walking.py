@@ -49,6 +49,7 @@ def leaf_numbers(tree: Tree, X: Table) -> Ints:
 class _Dense:
     def __init__(self, X: Floats) -> None:
         self.cells = np.ascontiguousarray(X)
+        self.has_missing = _has_missing(self.cells)
 
     def leaf_numbers(self, tree: Tree) -> Ints:
         out = np.empty(len(self.cells), dtype=np.int32)
@@ -56,7 +57,7 @@ class _Dense:
             arrays = (tree.level_set, tree.goes_right, tree.feature, tree.threshold, tree.default_left, tree.left)
             _walk_levels(self.cells, *arrays, out)
             return out
-        _walk_dense(self.cells, tree.feature, tree.threshold, tree.default_left, tree.left, out)
+        _walk_dense(self.cells, self.has_missing, tree.feature, tree.threshold, tree.default_left, tree.left, out)
         return out
 
 
@@ -142,7 +143,7 @@ def _signposts(feature, default_left, left):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _descend(X, missing, cut, feature, default_left, left, out):  # type: ignore[no-untyped-def]
-    """Rows of numbers or of ranks: whatever is at least the node's cut goes right."""
+    """Rows of numbers or of ranks: whatever is at least the node's cut goes right. `missing`: None if nothing is."""
     # A block of rows goes down level by level and no step branches: the processor works on many rows at once.
     feature_of, to_left, next_of, number, depth = _signposts(feature, default_left, left)
     cells, width = X.ravel(), np.uint64(X.shape[1])
@@ -154,17 +155,32 @@ def _descend(X, missing, cut, feature, default_left, left, out):  # type: ignore
             for i in range(size):
                 node = at[i]
                 x = cells[np.uint64(start + i) * width + feature_of[node]]
-                is_missing = (x == missing) | (x != x)  # NaN differs from itself
-                goes_right = (~is_missing & (x >= cut[node])) | (is_missing & ~to_left[node])
+                if missing is None:
+                    goes_right = x >= cut[node]
+                else:
+                    is_missing = (x == missing) | (x != x)  # NaN differs from itself
+                    goes_right = (~is_missing & (x >= cut[node])) | (is_missing & ~to_left[node])
                 at[i] = next_of[node] + np.uint32(goes_right)
         for i in range(size):
             out[start + i] = number[at[i]]
 
 
 @njit(nogil=True, cache=True)
-def _walk_dense(X, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
+def _walk_dense(X, has_missing, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
     cut = np.where(feature == LEAF, np.float32(np.nan), threshold)  # at a leaf: nothing reaches it
-    _descend(X, np.float32(np.nan), cut, feature, default_left, left, out)
+    if has_missing:
+        _descend(X, np.float32(np.nan), cut, feature, default_left, left, out)
+    else:
+        _descend(X, None, cut, feature, default_left, left, out)
+
+
+@njit(nogil=True, cache=True)
+def _has_missing(X):  # type: ignore[no-untyped-def]
+    for row in X:
+        for x in row:
+            if x != x:
+                return True
+    return False
 
 
 @njit(nogil=True, cache=True)
