@@ -294,7 +294,7 @@ def _match(
 
 def _match_blindly(
     transport: Transport,
-    hidden: Mapping[str, msg.HiddenRows],
+    hidden: dict[str, msg.HiddenRows],
     n_rows: Mapping[str, int],
     n_hashes: int | None,
     params: PrepareParams,
@@ -310,6 +310,7 @@ def _match_blindly(
             _refuse_unless(reply.round == number, f"rows for round {reply.round}")
             _refuse_unless(1 <= len(reply.names) == expected, f"names of {len(reply.names)} hash functions")
     parties, kept = list(hidden), {}
+    names = {party: reply.ties for party, reply in hidden.items()}
     alike: dict[str, dict[str, Any]] = {"equal_hashes": {}, "most_uses": {}}
     for found in matching.find(hidden, n_rows, params, seed, number, progress):
         alike["equal_hashes"][found.party] = found.equal_hashes
@@ -319,7 +320,6 @@ def _match_blindly(
         matching.hand_out(transport, found.party, {} if fresh else found.similar, n_rows, parties, number)
     if not fresh:
         return None, alike
-    names = {party: reply.ties for party, reply in hidden.items()}
     return matching.Neighbours(similar=kept, names=names, n_rows={p: n_rows[p] for p in parties}), alike
 
 

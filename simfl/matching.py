@@ -48,23 +48,25 @@ class Found(NamedTuple):
 
 
 def find(
-    hidden: Mapping[str, msg.HiddenRows],
+    hidden: dict[str, msg.HiddenRows],
     n_rows: Mapping[str, int],
     params: PrepareParams,
     seed: int,
     number: int | None,
     progress: Progress | None = None,
 ) -> Iterator[Found]:
-    """The similar rows, party by party: who has got its own need not be remembered."""
+    """The similar rows, party by party: who has got its own need not be remembered. Uses up `hidden`, to save memory."""
     parties = list(hidden)
     names, coded = {}, []
-    for party, reply in hidden.items():
+    for party in parties:
+        reply = hidden.pop(party)
         try:
             names[party] = _names(reply, n_rows[party])
             coded.append(_codes(reply, n_rows[party]))
         except ProtocolError as error:
             raise ProtocolError(f"Party {party!r} sent what cannot be: {error}") from None
     hashed = Hashed(number_names(coded))
+    del coded, reply
     bound = max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None
     candidates = [hashed.found(j, names[party], bound) for j, party in enumerate(parties)]
 
