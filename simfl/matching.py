@@ -55,7 +55,7 @@ def find(
     number: int | None,
     progress: Progress | None = None,
 ) -> Iterator[Found]:
-    """The similar rows, party by party: who has got its own need not be remembered. Uses up `hidden`, to save memory."""
+    """The similar rows, party by party: who has its own need not be remembered. Uses up `hidden`, to save memory."""
     parties = list(hidden)
     names, coded = {}, []
     for party in parties:
