@@ -119,7 +119,7 @@ def chaos(
     dice, done, starts, begun = random.Random(seed), 0, 0, time.perf_counter()
     out = folder / "run"
     while True:
-        training = Training(study, out, resume=(out / "run.json").exists())
+        training = Training(study, out, resume=(out / "order.json").exists())
         starts += 1
         while done < kills and training.wait_for_a_moment(dice):
             kind = targets[done % len(targets)]

@@ -191,7 +191,7 @@ def _report(
     from simfl import report as reports  # only now: charts take a second to load
 
     with console.status("writing the report"):
-        found = simulation.record(stage, compared, title=title, command=_command(), began=began)
+        found = simulation.record_of(stage, compared, title=title, command=_command(), began=began)
         msgspec.structs.replace(found, notes=notes).save(run)
         path = reports.write(run)
     console.print(f"Report: {path} (open it in a browser)", soft_wrap=True)
@@ -480,6 +480,10 @@ def train(
     progress = consortium.Progress(tell=shown.tell, tree=shown.tree)
     folder = consortium.train(study, kit=kit, out=out, resume=resume, local=local_processes, progress=progress)
     console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
+    from simfl import report as reports
+
+    console.print(f"Report: {reports.write(folder)} (open it in a browser)", soft_wrap=True)
+    console.print("Every party finds its own gain in its own run folder: simfl report runs/RUN, beside its party.toml")
 
 
 def main() -> None:

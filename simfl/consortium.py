@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,8 @@ from simfl.callbacks import TreeRecord
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.model import write_whole
 from simfl.privacy.tokens import secret_of
-from simfl.sites import CLASSES, PARTY_FILE, Order, sweep
+from simfl.record import Member, Recorder
+from simfl.sites import CLASSES, PARTY_FILE, RESULTS, Order, sweep
 from simfl.study import EXAMPLE_PARTY, Study, example, open_table, parse_study, read_party_file, read_study
 from simfl.transport import flare
 
@@ -143,8 +144,11 @@ def stop(processes: list[subprocess.Popen[bytes]]) -> None:
 # --- train -----------------------------------------------------------------------------------------------------------
 
 
+ORDER = "order.json"
+
+
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """run.json in the submitter's run folder."""
+    """order.json in the submitter's run folder: what `--resume` needs."""
 
     run: str
     seed: int
@@ -159,12 +163,32 @@ class Progress:
     tell: Callable[[str], None] = lambda text: None
     tree: Callable[[TreeRecord, list[str]], None] = lambda record, connected: None
     stage: str = field(default="", init=False)
+    _recorder: Recorder | None = field(default=None, init=False)
 
     def enter(self, stage: str) -> None:
         """Tell a new stage, once."""
         if stage != self.stage:
             self.stage = stage
             self.tell(stage)
+
+    @contextlib.contextmanager
+    def recording(self, study: Study, folder: Path) -> Iterator[None]:
+        """Keep run.json up to date, for `simfl watch`, until the hub's own record takes its place."""
+        recorder = Recorder(folder, study.name, [Member(name=party, n_rows=0) for party in study.parties])
+        recorder.before_training(study.parties, study.params()[1])
+        self._recorder = recorder
+        try:
+            yield
+        except BaseException:
+            recorder.after_training(recorder.record.history)
+            raise
+        finally:
+            self._recorder = None
+
+    def keep(self, record: TreeRecord) -> None:
+        """Write down a tree, unless a job that was taken up again tells of it once more."""
+        if self._recorder is not None and record.round == len(self._recorder.record.history):
+            self._recorder.after_tree(record)
 
 
 def train(
@@ -176,7 +200,7 @@ def train(
     local: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Train a study; returns the run folder, with model.ubj and history.json."""
+    """Train a study; returns the run folder, with model.ubj, history.json and run.json."""
     progress = progress or Progress()
     study = read_study(study_path)
     if not local and any(member.data for member in study.party):
@@ -190,25 +214,26 @@ def train(
     if info.finished:
         progress.tell("this training is finished already")
         return folder
+    submitter = kit or study_path.resolve().parent / "kits" / "submitter"
+    if not info.local and not (submitter / "startup" / "fed_admin.json").exists():
+        raise FileError(
+            f"There is no submitter's kit at {submitter}. Give --kit, or run `simfl provision {study_path}` first; "
+            "to try the study out on this machine alone: --local-processes."
+        )
     order = Order(run=info.run, study=(folder / "study.toml").read_text(), seed=info.seed)
-    if info.local:
-        with LocalProcesses(study, study_path.resolve().parent, folder / "federation", progress) as federation:
-            _watch_over(federation.kits["submitter"], study, order, folder, progress, federation.check)
-    else:
-        submitter = kit or study_path.resolve().parent / "kits" / "submitter"
-        if not (submitter / "startup" / "fed_admin.json").exists():
-            raise FileError(
-                f"There is no submitter's kit at {submitter}. Give --kit, or run `simfl provision {study_path}` first; "
-                "to try the study out on this machine alone: --local-processes."
-            )
-        _watch_over(submitter, study, order, folder, progress)
-    write_whole(folder / "run.json", msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
+    with progress.recording(study, folder):
+        if info.local:
+            with LocalProcesses(study, study_path.resolve().parent, folder / "federation", progress) as federation:
+                _watch_over(federation.kits["submitter"], study, order, folder, progress, federation.check)
+        else:
+            _watch_over(submitter, study, order, folder, progress)
+    write_whole(folder / ORDER, msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
     return folder
 
 
 def _new(study_path: Path, study: Study, out: Path | None, local: bool) -> tuple[Path, RunInfo]:
     folder = out or _runs(study_path) / f"{study.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    if (folder / "run.json").exists():
+    if (folder / ORDER).exists():
         raise FileError(f"{folder} holds a training already. Use --resume to go on with it, or another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     seed = study.parameters.get("random_state")
@@ -216,14 +241,14 @@ def _new(study_path: Path, study: Study, out: Path | None, local: bool) -> tuple
     name = f"{study.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     info = RunInfo(run=name, seed=seed, local=local)
     write_whole(folder / "study.toml", study_path.read_bytes())
-    write_whole(folder / "run.json", msgspec.json.encode(info))
+    write_whole(folder / ORDER, msgspec.json.encode(info))
     return folder, info
 
 
 def _resumed(study_path: Path, study: Study, out: Path | None) -> tuple[Path, RunInfo]:
     """The run folder to go on with: the one given, or the study's latest."""
     found = [out] if out else sorted(_runs(study_path).glob(f"{study.name}-*"))
-    found = [folder for folder in found if (folder / "run.json").exists()]
+    found = [folder for folder in found if (folder / ORDER).exists()]
     if not found:
         raise FileError(f"There is no training to resume in {out or _runs(study_path)}. Leave out --resume.")
     folder = found[-1]
@@ -232,7 +257,7 @@ def _resumed(study_path: Path, study: Study, out: Path | None) -> tuple[Path, Ru
             f"{study_path} has changed since {folder} began. Put it back (a copy is {folder / 'study.toml'}), or start "
             "a new training without --resume."
         )
-    return folder, msgspec.json.decode((folder / "run.json").read_bytes(), type=RunInfo)
+    return folder, msgspec.json.decode((folder / ORDER).read_bytes(), type=RunInfo)
 
 
 def _runs(study_path: Path) -> Path:
@@ -336,6 +361,7 @@ class _Job:
             record = msgspec.convert(raw, TreeRecord)
             self.seen = record.round
             self.progress.tree(record, told["connected"])
+            self.progress.keep(record)
         if told["stage"] not in ("training", "done", "failed"):
             self.progress.enter(told["stage"])
         if told["stage"] == "training":
@@ -345,7 +371,7 @@ class _Job:
             raise StudyError(told["error"]) if told["error"] else EngineError("The training failed at the hub.")
         if told["stage"] != "done" or len(told["records"]) == 200:
             return False
-        for name in ("history.json", "model.ubj"):
+        for name in RESULTS:
             write_whole(self.folder / name, self._fetch(name))
         self.submitter.progress(self.job, {"collected": True})
         return True

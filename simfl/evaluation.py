@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import xgboost as xgb
 from sklearn.metrics import roc_curve
 
 from simfl.arrays import AnyArray, Doubles
@@ -42,7 +43,10 @@ class HeldOut:
     def part(self, parties: Sequence[str | None]) -> HeldOut:
         """The rows of these parties alone."""
         rows = np.flatnonzero(np.isin(self.owner, [p for p in parties if p is not None]))
-        X = self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
+        if isinstance(self.X, xgb.DMatrix):
+            X = self.X.slice(rows)
+        else:
+            X = self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
         return HeldOut(X, self.y[rows], self.owner[rows])
 
     def places(self, model: Model) -> AnyArray:
@@ -226,20 +230,28 @@ def calibration(method: str, party: str | None, model: Model, held_out: HeldOut)
 
 
 def importance(model: Model, X: Any) -> list[Importance]:
-    """Every feature's gain, mean absolute SHAP value (from XGBoost's own contributions) and number of splits."""
+    """Every feature's gain, mean absolute SHAP value (from XGBoost's own contributions) and number of splits.
+
+    Without rows (None) there are no SHAP values.
+    """
+    names = model.feature_names or [f"f{i}" for i in range(model.booster.num_features())]
+    splits: dict[str, Any] = model.booster.get_score(importance_type="weight")
+    gain = model.gain or {}
+    shap = [None] * len(names) if X is None else _shap(model, X)
+    found = [
+        Importance(feature=name, gain=gain.get(name), shap=value, splits=int(splits.get(name, 0)))
+        for name, value in zip(names, shap, strict=True)
+    ]
+    return sorted(found, key=lambda one: -(one.shap or one.gain or 0.0))
+
+
+def _shap(model: Model, X: Any) -> list[float]:
     matrix = model.matrix(X)
     if matrix.num_row() > SHAP_ROWS:
         matrix = matrix.slice(np.random.default_rng(0).permutation(matrix.num_row())[:SHAP_ROWS])
     parts = np.abs(model.booster.predict(matrix, pred_contribs=True))
     shap = parts.reshape(matrix.num_row(), -1, parts.shape[-1]).mean(axis=0).sum(axis=0)[:-1]  # the last is the start
-    names = model.feature_names or [f"f{i}" for i in range(len(shap))]
-    splits: dict[str, Any] = model.booster.get_score(importance_type="weight")
-    gain = model.gain or {}
-    found = [
-        Importance(feature=name, gain=gain.get(name), shap=float(value), splits=int(splits.get(name, 0)))
-        for name, value in zip(names, shap, strict=True)
-    ]
-    return sorted(found, key=lambda one: -(one.shap or 0.0))
+    return [float(value) for value in shap]
 
 
 def _predict(model: Model, X: Any) -> AnyArray:

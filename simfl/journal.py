@@ -76,6 +76,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     answer: str
     bytes_in: int
     bytes_out: int
+    shows: list[str] = []  # about protections: see `evidence.py`
 
 
 Entry = Began | Grew | Scored | Rematched | Answered

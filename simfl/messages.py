@@ -448,6 +448,7 @@ class TakeModel(Message, frozen=True, kw_only=True):
 
     model: bytes
     history: bytes
+    record: bytes  # what the hub knows of the run, as JSON
 
 
 class Taken(Message, frozen=True, kw_only=True):

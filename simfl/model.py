@@ -116,7 +116,10 @@ class Model:
         """The rows as XGBoost's own matrix, checked against the columns that the model was trained with.
 
         Other columns, and another order, do no harm; a level that was never seen counts as missing, with a warning.
+        What is such a matrix already is taken as it is.
         """
+        if isinstance(X, xgb.DMatrix):
+            return X
         table, found = as_table(X, "The table to predict", self.schema)
         if found is not None and self.schema is None and found.has_categories:
             raise DataError("The table to predict has text columns, and the model was trained on numbers only.")

@@ -19,11 +19,15 @@ import msgspec
 
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import FileError
+from simfl.evidence import Protection
+from simfl.hub import Prepared
 from simfl.model import write_whole
-from simfl.params import TrainParams
+from simfl.params import PrepareParams, TrainParams
+from simfl.transport import base as transport
 
 FILE = "run.json"
 FORMAT = 1
+MOST_HOPS = 5000  # of a time line: more could not be seen
 SECONDS_BETWEEN = 1.0  # two writings of a run that goes on
 Status = Literal["running", "finished", "stopped"]
 
@@ -104,14 +108,6 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     builder: bool = False
 
 
-class Protection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A measure that keeps rows private: whether it was on, and what it does."""
-
-    name: str
-    on: bool
-    meaning: str
-
-
 class AuditResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an attack on one's own data found."""
 
@@ -188,6 +184,33 @@ def versions() -> dict[str, str]:
     """What it all ran on."""
     found = {"Python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     return {name: version(name) for name in ("simfl", "xgboost", "numpy", "numba")} | found
+
+
+def similarity(about: Prepared, uses: dict[str, list[int]]) -> Similarity | None:
+    """What stage 1 found, as far as it may be shown: averages and counts."""
+    if not about.equal_hashes:
+        return None
+    return Similarity(
+        n_hashes=about.n_hashes,
+        bucket_width=about.bucket_width,
+        n_neighbors=about.params.n_neighbors or 0,
+        equal_hashes=about.equal_hashes,
+        most_uses=about.most_uses,
+        uses=uses,
+    )
+
+
+def timeline(hops: Sequence[transport.Hop], begun: float) -> list[Hop]:
+    """Who did what when, in seconds since the run began."""
+    return [
+        Hop(party=h.party, kind=h.kind, begin=round(h.begun - begun, 4), seconds=round(h.seconds, 4))
+        for h in hops[:MOST_HOPS]
+    ]
+
+
+def settings(prepare: PrepareParams, train: TrainParams) -> dict[str, Any]:
+    """All parameters, as they were used."""
+    return dict(msgspec.to_builtins(prepare) | msgspec.to_builtins(train))
 
 
 class Recorder(Callback):

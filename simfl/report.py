@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ METHOD_WORDS: Final = {
     "ALL-IN": "ALL-IN (pooled)",
 }
 METRIC_WORDS: Final = {"logloss": "log loss", "error": "error", "auc": "AUC", "rmse": "root mean square error"}
-STAGE_1: Final = ("Describe", "Settle", "Measure", "Hash", "Match")
+STAGE_1: Final = ("Greet", "Describe", "Settle", "Introduce", "Meet", "Measure", "Hash", "Match", "TakeSimilar")
 FIRST_HOPS = 240  # of stage 2, drawn one by one
 MOST_FEATURES = 20
 EVERYBODY = "all parties"
@@ -309,9 +310,10 @@ def _scores(record: RunRecord) -> Figure | None:
 
 def _progress(record: RunRecord) -> Figure | None:
     """The metric of all parties after every round: all that is known while a run goes on."""
-    if not record.history or record.curves:
+    first = record.history[0].validation or record.history[0].train if record.history else {}
+    if not first or record.curves:  # with differential privacy no metrics are sent
         return None
-    metric = next(iter(record.history[0].validation or record.history[0].train))
+    metric = next(iter(first))
     rows: Rows = [
         {"round": r.round + 1, "rows": where, "value": values[metric], "builder": r.builder}
         for r in record.history
@@ -417,8 +419,14 @@ def _roc(record: RunRecord) -> Figure | None:
         _lines(record.roc), "share of false alarms", "share found", "ROC curves", dots=False, diagonal=True
     )
     areas = {(s.method, s.party): s.value for s in record.scores if s.metric == "auc" and s.rows is None}
-    rows = [[_label(p.method, p.party), f"{areas.get((p.method, p.party), float('nan')):.4f}"] for p in record.roc]
+    rows = [[_label(p.method, p.party), f"{areas.get((p.method, p.party), _area(p)):.4f}"] for p in record.roc]
     return Figure("roc", "ROC curves", words, [("", chart)], Table(["model", "area under it"], rows))
+
+
+def _area(points: Points) -> float:
+    """The area under a line."""
+    corners = list(zip(points.x, points.y, strict=True))
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(corners))
 
 
 def _calibration(record: RunRecord) -> Figure | None:
@@ -443,7 +451,9 @@ def _importance(record: RunRecord) -> Figure | None:
     found = record.importance[:MOST_FEATURES]
     if not found:
         return None
-    charts = [("mean absolute SHAP value", _importance_chart(found, "shap", "effect on the score"))]
+    charts = []
+    if any(one.shap is not None for one in found):
+        charts.append(("mean absolute SHAP value", _importance_chart(found, "shap", "effect on the score")))
     if any(one.gain is not None for one in found):
         charts.append(("gain over all splits and parties", _importance_chart(found, "gain", "loss taken away")))
     rows = [
@@ -457,7 +467,8 @@ def _importance(record: RunRecord) -> Figure | None:
     ]
     words = (
         "Which columns the model uses: how far each moves the score of a held-out row (SHAP, from XGBoost's own "
-        "contributions), and how much loss its splits took away for all parties together."
+        "contributions; only where there are rows to look at), and how much loss its splits took away for all parties "
+        "together."
     )
     if len(record.importance) > MOST_FEATURES:
         words += f" The {MOST_FEATURES} strongest are drawn."

@@ -12,24 +12,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from simfl import evaluation
+from simfl import evaluation, record
 from simfl.arrays import AnyArray
 from simfl.callbacks import Callback
 from simfl.comparison import Comparison, compare
 from simfl.errors import DataError
 from simfl.evaluation import HeldOut
+from simfl.evidence import protections
 from simfl.federation import Preparation
 from simfl.files import Dataset
-from simfl.params import PrepareParams, TrainParams
 from simfl.party import Party
-from simfl.record import Curve, Hop, Member, Protection, RunRecord, Score, Similarity, versions
+from simfl.record import Curve, Member, RunRecord, Score, Similarity
 
 TEST_SHARE = 0.25
-MOST_HOPS = 5000  # of a time line: more could not be seen
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def play(
 # --- the record ------------------------------------------------------------------------------------------------------
 
 
-def record(stage: Stage, compared: Comparison, *, title: str, command: str | None, began: float) -> RunRecord:
+def record_of(stage: Stage, compared: Comparison, *, title: str, command: str | None, began: float) -> RunRecord:
     """Everything that is known of a simulation. `began` is a time of `time.time`."""
     model, ready, held_out = compared.simfl, compared.ready, stage.held_out
     alone = {party: m for (method, party), m in compared.models.items() if method == "SOLO" and party is not None}
@@ -105,11 +103,11 @@ def record(stage: Stage, compared: Comparison, *, title: str, command: str | Non
         ],
         similarity=similarity(ready),
         traffic=model.traffic,
-        timeline=timeline(ready, compared.begun, model.history),
-        protections=protections(ready.about.params),
+        timeline=record.timeline(ready.transport.traffic.hops, compared.begun),
+        protections=protections(ready.transport.traffic.evidence()),
         importance=evaluation.importance(model, held_out.X),
-        settings=settings(ready.about.params, training),
-        versions=versions(),
+        settings=record.settings(ready.about.params, training),
+        versions=record.versions(),
     )
 
 
@@ -145,52 +143,9 @@ def _scores(compared: Comparison, held_out: HeldOut, names: Sequence[str | None]
 
 def similarity(ready: Preparation) -> Similarity | None:
     """What stage 1 found, as far as it may be shown: averages and counts."""
-    about = ready.about
-    if not about.equal_hashes:
-        return None
     counts: dict[str, AnyArray] = {}
     for party in ready.parties:
         for other, found in party.found_by().items():
             counts[other] = counts[other] + found if other in counts else found
-    return Similarity(
-        n_hashes=about.n_hashes,
-        bucket_width=about.bucket_width,
-        n_neighbors=about.params.n_neighbors or 0,
-        equal_hashes=about.equal_hashes,
-        most_uses=about.most_uses,
-        uses={party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()},
-    )
-
-
-def timeline(ready: Preparation, begun: float, history: Sequence[Any]) -> list[Hop]:
-    """Who did what when, in seconds since the run began."""
-    return [
-        Hop(party=h.party, kind=h.kind, begin=round(h.begun - begun, 4), seconds=round(h.seconds, 4))
-        for h in ready.transport.traffic.hops[:MOST_HOPS]
-    ]
-
-
-def protections(params: PrepareParams) -> list[Protection]:
-    """What was on, in words."""
-    return [
-        Protection(
-            name="Fewer hash values than columns (L < d)",
-            on=not params.allow_unsafe_hashes,
-            meaning="A row cannot be solved for exactly from its hash values. It can still be estimated.",
-        ),
-        Protection(
-            name="No statistics of tree nodes",
-            on=True,
-            meaning="XGBoost's counts of rows per node never leave the builder.",
-        ),
-        Protection(
-            name="Masked sums",
-            on=False,
-            meaning="Sums of gradients reach the hub as they are: a sum over one row tells its label.",
-        ),
-    ]
-
-
-def settings(prepare: PrepareParams, train: TrainParams) -> dict[str, Any]:
-    """All parameters, as they were used."""
-    return dict(msgspec.to_builtins(prepare) | msgspec.to_builtins(train))
+    uses = {party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()}
+    return record.similarity(ready.about, uses)

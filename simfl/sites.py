@@ -22,22 +22,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simfl import hub
+from simfl import hub, results
 from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import DataError, PartyLost, ProtocolError, SimFLError, StudyError
+from simfl.evidence import shows
 from simfl.journal import Answered, Journal, missed_trees
 from simfl.model import write_whole
 from simfl.params import TrainParams, cores
 from simfl.party import Party
 from simfl.privacy.keys import Identity
+from simfl.record import RunRecord
 from simfl.study import Study, open_table, parse_study, read_party_file
 from simfl.transport.flare import FlareTransport, HubEnd, SiteEnd
 
 PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that tells a site's job where its party.toml is
 CLASSES = ("simfl.sites.HubSite", "simfl.sites.PartySite")
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+RESULTS = ("model.ubj", "history.json", "run.json")
 PIECE = 512 * 1024  # of the model, per answer to the submitter
 LINGER = 120.0  # seconds that the hub waits for the submitter to fetch the result
 
@@ -68,6 +71,9 @@ class HubSite(HubEnd):
         self.study = parse_study(self.order.study)
         self.patience = self.study.patience
         self.watch = _Watch()
+        self.begun = time.perf_counter()
+        self.greetings: dict[str, msg.Greeting] = {}
+        self.started_anew = False
         self.result: dict[str, bytes] = {}
         self.collected = threading.Event()
 
@@ -86,13 +92,14 @@ class HubSite(HubEnd):
     def _train(self, transport: FlareTransport, folder: Path) -> dict[str, bytes]:
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
-        finished = {name: folder / name for name in ("model.ubj", "history.json")}
+        finished = {name: folder / name for name in RESULTS}
         if not all(path.exists() for path in finished.values()):
             self.watch.stage = "handshake"
-            handshake(transport, self.study, self.order)
+            self.greetings = handshake(transport, self.study, self.order)
             prepared = self._prepare(transport, folder)
             self.watch.stage = "training"
             journal = Journal(folder / "journal")
+            self.started_anew = bool(journal.entries)
             params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
             try:
                 training = hub.train(transport, prepared, params, [self.watch], journal, self.study.least)
@@ -103,7 +110,8 @@ class HubSite(HubEnd):
             greet(transport, self.order)  # they only have to know the folder
         result = {name: path.read_bytes() for name, path in finished.items()}
         self.watch.stage = "handing out"
-        question = msg.TakeModel(model=result["model.ubj"], history=result["history.json"])
+        model, history, record = (result[name] for name in RESULTS)
+        question = msg.TakeModel(model=model, history=history, record=record)
         for party in list(transport.parties):  # whoever is gone gets it with the next --resume
             try:
                 transport.ask(party, question)
@@ -161,9 +169,18 @@ class HubSite(HubEnd):
             "traffic": transport.traffic.since(None),
         }
         write_whole(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
-        model.save(
-            folder / "model.ubj", history=False
-        )  # what depends on the clock stays out: the same trees, the same file
+        results.of_hub(
+            training,
+            model,
+            transport.traffic,
+            journal,
+            self.study,
+            self.greetings,
+            self.begun,
+            started_anew=self.started_anew,
+        ).save(folder)
+        # What depends on the clock stays out of the model: the same trees, the same file.
+        model.save(folder / "model.ubj", history=False)
 
     def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The stage, the trees since the one asked for, who is there; at the end the model, piece by piece."""
@@ -252,6 +269,7 @@ class PartySite(SiteEnd):
     def __init__(self) -> None:
         super().__init__()
         self.party: Party | None = None
+        self.study: Study | None = None
         self.folder: Path | None = None
         self.journal: Journal | None = None
 
@@ -263,7 +281,8 @@ class PartySite(SiteEnd):
         """Note what left."""
         if self.journal is not None:
             kinds = {"question": type(question).__name__, "answer": type(answer).__name__}
-            entry = Answered(time=time.time(), bytes_in=bytes_in, bytes_out=bytes_out, **kinds)
+            seen = shows(question, answer)
+            entry = Answered(time=time.time(), bytes_in=bytes_in, bytes_out=bytes_out, shows=seen, **kinds)
             self.journal.append(entry, sync=isinstance(answer, msg.Taken | msg.Matched | msg.SimilarTaken))
 
     def answer(self, message: msg.Request) -> msg.Reply:
@@ -273,10 +292,26 @@ class PartySite(SiteEnd):
         if self.folder is not None and isinstance(message, msg.TakeModel):
             write_whole(self.folder / "history.json", message.history)
             write_whole(self.folder / "model.ubj", message.model)
+            self._record(message.record, self.folder)
             return msg.Taken()
         if self.party is None:
             raise ProtocolError(f"Party {self.name!r} was asked before it was greeted.")
         return self.party.handle(message)
+
+    def _record(self, known: bytes, folder: Path) -> None:
+        """Keep the record of the run, with one's own gain in it."""
+        try:
+            record = msgspec.json.decode(known, type=RunRecord)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"Party {self.name!r} got a record of the run that is none: {error}.") from None
+        if self.party is not None and self.study is not None:
+            trained = models.load(folder / "model.ubj")
+            try:
+                record = results.of_party(record, self.party, trained, self.study, self.journal)
+            except SimFLError as error:  # the model is here; its training does not fail for a missing figure
+                note = f"What {self.name} gains over being alone could not be measured: {error}"
+                record = msgspec.structs.replace(record, notes=[*record.notes, note])
+        record.save(folder)
 
     def _greet(self, message: msg.Greet) -> msg.Greeting:
         """Read the table through the study. Whatever is wrong is said, not raised."""
@@ -297,6 +332,7 @@ class PartySite(SiteEnd):
 
     def _open(self, message: msg.Greet) -> None:
         study, own = parse_study(message.study), read_party_file(self.file)
+        self.study = study
         if own.name != self.name:
             raise StudyError(f"{self.file} is of party {own.name!r}, the certificate of {self.name!r}")
         self.folder = self.file.parent / "runs" / check_run(message.run)

@@ -40,7 +40,7 @@ def a_run(objective, names, title="A test"):
     stage = simulation.set_up(data, parts, 0, stratify=objective != "reg:squarederror")
     params = {"n_trees": 8, "random_state": 0, "objective": objective, "n_jobs": 1}
     compared = simulation.play(stage, params, callbacks=[])
-    return simulation.record(stage, compared, title=title, command="simfl simulate", began=0.0)
+    return simulation.record_of(stage, compared, title=title, command="simfl simulate", began=0.0)
 
 
 @pytest.fixture(scope="module")

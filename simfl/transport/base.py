@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from simfl.evidence import shows
 from simfl.messages import Reply, Request
 
 
@@ -24,6 +25,7 @@ class Traffic:
     def __init__(self) -> None:
         self.received: dict[str, Counter[str]] = defaultdict(Counter)  # what reached a party
         self.sent: dict[str, Counter[str]] = defaultdict(Counter)  # what left a party
+        self.shown: dict[str, Counter[str]] = defaultdict(Counter)  # per party: which protections messages showed
         self.total = 0  # all bytes, both ways
         self.hops: list[Hop] = []
 
@@ -31,6 +33,7 @@ class Traffic:
         """Count one question and its answer."""
         self.received[party][type(request).__name__] += n_in
         self.sent[party][type(reply).__name__] += n_out
+        self.shown[party].update(shows(request, reply))
         self.total += n_in + n_out
 
     def since(self, earlier: Traffic | None) -> dict[str, dict[str, dict[str, int]]]:
@@ -46,11 +49,16 @@ class Traffic:
             for party in self.received
         }
 
+    def evidence(self, earlier: Traffic | None = None) -> Counter[str]:
+        """What the messages of all parties showed, less what an earlier copy had counted."""
+        now, before = (sum(t.shown.values(), Counter()) if t else Counter() for t in (self, earlier))
+        return now - before
+
     def copy(self) -> Traffic:
         """A copy that stays as it is."""
         other = Traffic()
         other.total = self.total
-        for mine, theirs in ((self.received, other.received), (self.sent, other.sent)):
+        for mine, theirs in ((self.received, other.received), (self.sent, other.sent), (self.shown, other.shown)):
             for party, counter in mine.items():
                 theirs[party] = counter.copy()
         other.hops = self.hops.copy()

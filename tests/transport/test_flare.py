@@ -8,14 +8,17 @@ import ssl
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("nvflare")
 
+import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
-from simfl import consortium
+from simfl import consortium, report
 from simfl.errors import EngineError, ProtocolError, StudyError
-from simfl.study import read_study
+from simfl.record import RunRecord
+from simfl.study import open_table, read_study
 from simfl.transport import flare
 
 pytestmark = pytest.mark.xdist_group("flare")  # one federation, one worker
@@ -70,6 +73,84 @@ def test_the_history_comes_with_the_model(trained):
     assert history["missed"] == {}
     assert history["rows"] == dict.fromkeys(PARTIES, 200)
     assert set(history["traffic"]) == set(PARTIES)
+
+
+def test_the_record_of_the_run_says_what_was_really_sent(federation, trained):
+    folder, _ = trained
+    found = [folder, *(next(federation.kits[p].glob("runs/*/run.json")).parent for p in PARTIES)]
+    for home in found:
+        run = RunRecord.load(home)
+        on = {p.name for p in run.protections if p.on}
+        assert {"Blind matching", "Masked sums", "No statistics of tree nodes"} <= on
+        assert not on & {"Fresh ids", "Small groups", "Noise (differential privacy)"}
+        assert run.status == "finished"
+        assert len(run.history) == 30
+        assert "xgboost" in run.versions["at south"]
+        assert report.write(home).stat().st_size > 100_000
+    assert not any("Masked" in p.meaning and "0 replies" in p.meaning for p in run.protections)
+
+
+OWN = """name = "clinic"
+label = "died"
+patience = 20
+[columns]
+age = "number"
+ward = ["a", "b", "c", "d", "e", "f"]
+sex = ["f", "m"]
+dose = "number"
+[parameters]
+n_trees = 20
+max_depth = 4
+random_state = 5
+rematch = 8
+validation_fraction = 0.25
+"""
+
+
+def with_categories(federation, folder, more=""):
+    """A study with categories for the same parties, each with a table of its own."""
+    rng = np.random.default_rng(1)
+    text = OWN + more
+    saved = {}
+    for name in PARTIES:
+        n = 240
+        ward, sex = rng.choice(list("abcdef"), n), rng.choice(["f", "m"], n)
+        age, dose = rng.normal(60, 10, n).round(1), rng.normal(size=n).round(3)
+        died = ((age > 60) & np.isin(ward, ["a", "d"]) | (dose + 0.5 * rng.normal(size=n) > 1)).astype(int)
+        lines = [",".join(map(str, row)) for row in zip(age, ward, sex, dose, died, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join(["age,ward,sex,dose,died", *lines]) + "\n")
+        file = federation.kits[name] / "party.toml"
+        saved[file] = file.read_text()
+        kept = [line for line in saved[file].split("\n") if not line.startswith("data")]
+        file.write_text("\n".join([f'data = "{folder / name}.csv"', *kept]))
+        text += f'[[party]]\nname = "{name}"\n'
+    (folder / "study.toml").write_text(text)
+    return folder / "study.toml", saved
+
+
+@pytest.mark.parametrize("more", ["", "epsilon = 50.0\n"])
+def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_path, more):
+    study, saved = with_categories(federation, tmp_path, more)
+    before = {name: set(federation.kits[name].glob("runs/*")) for name in PARTIES}
+    try:
+        folder = consortium.train(study, kit=federation.kits["submitter"], out=tmp_path / "run")
+    finally:
+        for file, text in saved.items():
+            file.write_text(text)
+    model = simfl.load(folder / "model.ubj")
+    if not more:  # noise is nobody's to repeat
+        opened = [open_table(read_study(study), name, tmp_path / f"{name}.csv")[0] for name in PARTIES]
+        alike = simfl.train(opened, callbacks=[], original_features=4, **read_study(study).parameters)
+        X = pd.read_csv(tmp_path / "north.csv").drop(columns="died")
+        assert np.array_equal(alike.margins(X), model.margins(X))
+    assert report.write(folder).exists()
+    for name in PARTIES:
+        (own,) = set(federation.kits[name].glob("runs/*")) - before[name]
+        run = RunRecord.load(own)
+        assert {(g.party, g.rows, g.metric) for g in run.gains} == {(name, name, "logloss"), (name, name, "error")}
+        assert {p.name: p.on for p in run.protections}["Noise (differential privacy)"] == bool(more)
+        assert report.write(own).exists()
+    assert not RunRecord.load(folder).gains  # nobody else is told
 
 
 def test_a_partys_journal_lists_what_left(federation, trained):

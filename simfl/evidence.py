@@ -1,0 +1,134 @@
+"""Which protections were really on: told by what was sent, not by what was asked for.
+
+Every question and answer shows a little (`shows`): a search with names or with hash values, sums with masks or without.
+A transport counts that at the hub, a party's journal keeps it at the party, and `protections` reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from simfl import messages as msg
+
+SUMS = (msg.RowSums, msg.LeafSums, msg.FeatureMoments, msg.LabelSums)
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A measure that keeps rows private: whether it was on, and what that means."""
+
+    name: str
+    on: bool
+    meaning: str
+
+
+def shows(question: msg.Request, answer: msg.Reply) -> list[str]:
+    """What one question and its answer show.
+
+    >>> shows(msg.Measure(), msg.Settled())
+    []
+    """
+    found = []
+    if isinstance(answer, SUMS):
+        found.append("masked sums" if getattr(question, "mask", None) is not None else "plain sums")
+    elif isinstance(answer, msg.LabelSummary) and answer.sums:
+        found.append("plain sums")
+    elif isinstance(answer, msg.HiddenRows):
+        found.append("names")
+    elif isinstance(answer, msg.Hashes | msg.LeavesOfRows):
+        found.append("hash values")
+    elif isinstance(answer, msg.Description):
+        found.append(f"columns {answer.n_features}")
+    elif isinstance(answer, msg.Grown):
+        found.append("trees")
+    return found + _asked(question)
+
+
+def _asked(question: msg.Request) -> list[str]:
+    if isinstance(question, msg.SumOntoRows) and question.similar:
+        return ["fresh ids"]
+    if isinstance(question, msg.TakeSimilar) and question.similar:
+        return ["lasting ids"]
+    if isinstance(question, msg.Hash):
+        return [f"hashes {question.n_hashes}"]
+    if isinstance(question, msg.Start):
+        params = question.params
+        found = [f"min_group {params.min_group}"]
+        found += ["shared cut points"] if question.mean is not None else []
+        return found + ([f"epsilon {params.epsilon:g}"] if params.epsilon is not None else [])
+    return []
+
+
+def protections(shown: Mapping[str, int]) -> list[Protection]:
+    """All protections, from how often each thing was shown.
+
+    >>> [p.name for p in protections({"names": 3, "masked sums": 9, "lasting ids": 3, "trees": 4}) if p.on]
+    ['Blind matching', 'Masked sums', 'No statistics of tree nodes']
+    """
+    n = Counter(shown)
+    sums = n["masked sums"] + n["plain sums"]
+    least = _number(n, "min_group") or 1
+    hashes, columns, epsilon = _number(n, "hashes"), _number(n, "columns"), _number(n, "epsilon")
+    told = [
+        (
+            "Blind matching",
+            n["hash values"] == 0,
+            "Rows were compared under names that only the parties can read."
+            if n["names"]
+            else "No hash values were sent.",
+            f"Hash values of all rows were sent {n['hash values']} times: rows can be estimated from them.",
+        ),
+        (
+            "Fresh ids",
+            n["fresh ids"] > 0 and n["lasting ids"] == 0,
+            "Which rows resemble the same foreign row was told for one tree at a time, under new ids.",
+            "Which rows resemble the same foreign row stays the same over all trees: it can be placed among one's own.",
+        ),
+        (
+            "Masked sums",
+            sums > 0 and n["plain sums"] == 0,
+            f"All {sums} replies with sums were masked: the hub could read totals only.",
+            f"{n['plain sums']} of {sums} replies with sums were sent as they are: a sum over one row tells its label.",
+        ),
+        (
+            "Small groups",
+            least > 1,
+            f"Every sum onto a row was asked to hold at least {least:g} rows of each party, or none.",
+            "A sum onto a row can hold a single row, and then tells its label to the builder.",
+        ),
+        (
+            "Shared cut points",
+            n["shared cut points"] > 0,
+            "Thresholds come from a public grid.",
+            "A threshold is the exact value of one of the builder's rows.",
+        ),
+        (
+            "Noise (differential privacy)",
+            epsilon is not None,
+            f"Sums carry noise for epsilon = {epsilon or 0:g}.",
+            "Sums are exact.",
+        ),
+        (
+            "Fewer hash values than columns (L < d)",
+            hashes is None or columns is None or hashes < columns,
+            "A row cannot be solved for exactly from its hash values. It can still be estimated."
+            if hashes
+            else "No hash values were sent.",
+            f"{hashes or 0:g} hash values for {columns or 0:g} columns: a row can be solved for.",
+        ),
+        (
+            "No statistics of tree nodes",
+            n["trees"] > 0,
+            f"{n['trees']} messages with trees: structure and leaf values, no counts of rows per node.",
+            "No tree was sent.",
+        ),
+    ]
+    return [Protection(name=name, on=bool(on), meaning=yes if on else no) for name, on, yes, no in told]
+
+
+def _number(shown: Mapping[str, int], name: str) -> float | None:
+    """The number that was shown under a name: the least, where there were several."""
+    found = [float(key.removeprefix(f"{name} ")) for key in shown if key.startswith(f"{name} ")]
+    return min(found, default=None)
