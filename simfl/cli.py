@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
+from rich.table import Table
 from sklearn.datasets import load_breast_cancer
 
 from simfl import comparison, partition, simulation
@@ -412,9 +413,25 @@ def check(
         console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")
     for note in found.notes:
         console.print(f"Note: {note}.")
-    console.print("What will leave, by kind of message (simfl/messages.py has every field):")
+    shown = found.rehearsed
+    leaves = Table("message", "what it tells", title="What can leave (simfl/messages.py has every field)", box=None)
+    if shown:
+        leaves.add_column("rehearsed", justify="right")
     for kind, told in found.leaves:
-        console.print(f"  {kind:<15} {told}", highlight=False)
+        sent = [f"{shown.sent[kind]:,} B" if kind in shown.sent else "not sent"] if shown else []
+        leaves.add_row(kind, told, *sent)
+    console.print(leaves)
+    if shown is None:
+        console.print("There are too few rows (or parties) to rehearse the study on your own rows.")
+        return
+    protections = Table("protection", "", "", box=None, title="Protections, as the messages of the rehearsal show them")
+    for protection in shown.protections:
+        protections.add_row(protection.name, "[green]on[/]" if protection.on else "[red]off[/]", protection.meaning)
+    console.print(protections)
+    console.print(
+        f"The rehearsal: {shown.rows} of your rows in the roles of all parties, {shown.trees} trees, all in this "
+        "process. Greeting, Settled, Recalled, Replayed and Taken belong to runs between machines."
+    )
 
 
 @app.command()

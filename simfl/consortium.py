@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,21 +23,27 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import psutil
 
+from simfl import hub
 from simfl import messages as msg
 from simfl.callbacks import TreeRecord
 from simfl.errors import EngineError, FileError, StudyError
+from simfl.evidence import Protection, protections
 from simfl.model import write_whole
+from simfl.party import Party
 from simfl.privacy.tokens import secret_of
 from simfl.record import Member, Recorder
 from simfl.sites import CLASSES, PARTY_FILE, RESULTS, Order, sweep
 from simfl.study import EXAMPLE_PARTY, Study, example, open_table, parse_study, read_party_file, read_study
 from simfl.transport import flare
+from simfl.transport.local import LocalTransport
 
 POLL = 0.5  # seconds between two questions to the hub
 RETRIES = 3  # how often in a row a job may be lost without a new tree
 SETTLE = 10.0  # a lost party that the hub has heard of so long after the loss is taken in with a new job
+REHEARSED_ROWS, REHEARSED_TREES = 2000, 4
 STALE = 25.0  # a site says every ten seconds that it is there: who is so far behind the others is not
 WAIT_FOR_SITES = 120.0
 
@@ -58,13 +65,24 @@ def init(folder: Path, table: Path | None = None, label: str | None = None) -> l
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check` found: the table's size, notes, and what will leave the house."""
+    """What `check` found: the table's size, notes, what will leave the house, and what a rehearsal showed."""
 
     rows: int
     columns: int
     classes: dict[str, int]
     notes: list[str]
     leaves: list[tuple[str, str]]
+    rehearsed: Rehearsal | None  # None: too few rows
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A short training among parties made of one's own rows: the protections that the messages showed, and bytes."""
+
+    rows: int
+    trees: int
+    protections: list[Protection]
+    sent: dict[str, int]  # bytes that left the first of them, by kind of message
 
 
 def check(study_path: Path, party_path: Path) -> Checked:
@@ -78,7 +96,27 @@ def check(study_path: Path, party_path: Path) -> Checked:
         for label in party.rows.y.tolist():
             classes[str(label)] = classes.get(str(label), 0) + 1
     rows, columns = party.rows.X.shape
-    return Checked(rows, columns, classes, notes, what_leaves())
+    return Checked(rows, columns, classes, notes, what_leaves(), rehearse(study, party))
+
+
+def rehearse(study: Study, party: Party) -> Rehearsal | None:
+    """Play the study with parties made of one's own rows, masked as between machines, and look at what is sent."""
+    drawn = np.random.default_rng(0).permutation(len(party.rows.y))[:REHEARSED_ROWS]
+    if len(study.parties) < 2 or len(drawn) < 10 * len(study.parties):
+        return None
+    shares = np.array_split(drawn, len(study.parties))
+    members = [party.part(name, np.sort(rows)) for name, rows in zip(study.parties, shares, strict=True)]
+    transport = LocalTransport(members)
+    first, second = study.params()
+    masked = first.masked is not False
+    seed = study.parameters.get("random_state") or 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what to be warned of is told by the protections
+        prepared = hub.prepare(transport, msgspec.structs.replace(first, masked=masked, random_state=seed))
+        trees = min(second.n_trees, REHEARSED_TREES)
+        hub.train(transport, prepared, msgspec.structs.replace(second, masked=masked, n_trees=trees, rematch=2))
+    sent = dict(transport.traffic.sent[study.parties[0]])
+    return Rehearsal(len(drawn), trees, protections(transport.traffic.evidence()), sent)
 
 
 def what_leaves() -> list[tuple[str, str]]:

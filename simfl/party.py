@@ -239,6 +239,14 @@ class Party:
         other._near = None
         return other
 
+    def part(self, name: str, rows: AnyArray) -> Party:
+        """Some of the rows as a party of its own, for a rehearsal."""
+        other = self.fresh()
+        other.name, other.rows, other.validation = name, self.rows.part(rows), None
+        other.training_rows, other.validation_rows = other.rows, None
+        other._order = [name]
+        return other
+
     # --- the door ----------------------------------------------------------------------------------------------------
 
     def handle(self, message: msg.Request) -> msg.Reply:

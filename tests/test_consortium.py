@@ -7,6 +7,7 @@ import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
+from benchmarks.chaos import write_study
 from simfl import consortium
 from simfl import messages as msg
 from simfl.cli import app, main
@@ -152,3 +153,18 @@ def test_init_takes_the_columns_of_a_table(tmp_path):
     study = read_study(tmp_path / "study.toml")
     assert study.label == "died"
     assert study.columns == {"age": "number", "ward": ["medicine", "surgery"], "smoker": "boolean"}
+
+
+def test_check_rehearses_the_study_and_tells_which_protections_are_on(tmp_path):
+    study = write_study(tmp_path, 30, 200)
+    (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\n')
+    found = consortium.check(study, tmp_path / "party.toml").rehearsed
+    assert {p.name for p in found.protections if p.on} >= {"Blind matching", "Masked sums"}
+    assert {"HiddenRows", "RowSums", "LeafSums", "Grown"} <= set(found.sent)
+    study.write_text(study.read_text().replace("rematch = 10", 'masked = false\nmatching = "shared"\nmin_group = 5'))
+    result = run(app, ["check", str(study), str(tmp_path / "party.toml")])
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.output.split())
+    assert "Masked sums off" in shown
+    assert "Blind matching off" in shown
+    assert "Small groups on" in shown
