@@ -20,6 +20,7 @@ from rich.table import Table
 from sklearn.datasets import load_breast_cancer
 
 from simfl import comparison, partition, simulation
+from simfl import study as studies
 from simfl.arrays import AnyArray
 from simfl.callbacks import TreeLines, logger
 from simfl.data import objective_for
@@ -31,7 +32,7 @@ from simfl.party import Party
 from simfl.privacy.audit import audit as run_audit
 from simfl.privacy.audit import read_study
 from simfl.privacy.findings import Audit, Ids, Matching
-from simfl.record import Recorder
+from simfl.record import Recorder, RunRecord
 from simfl.schema import Schema
 
 app = typer.Typer(
@@ -206,6 +207,10 @@ def _command() -> str:
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, with its run.json")],
     show: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
+    audit: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="put what `simfl audit --json JSON` found into the run and its report"),
+    ] = None,
 ) -> None:
     """Write the report of a run: one HTML page that needs no network.
 
@@ -213,6 +218,9 @@ def report(
     """
     from simfl import report as reports
 
+    if audit is not None:
+        found = Audit.load(audit).for_report()
+        msgspec.structs.replace(RunRecord.load(run), audit=found).save(run)
     path = reports.write(run)
     console.print(f"Report: {path}", soft_wrap=True)
     if show:
@@ -274,8 +282,14 @@ def export(
 @app.command()
 def audit(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="a CSV, Parquet or LIBSVM file, or a study file (.toml) with [audit]")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="a study.toml (its parameters, and the table of your party.toml), or a table"
+        ),
     ],
+    party: Annotated[
+        Path | None, typer.Option(metavar="PARTY", help="with a study: your party file; default: party.toml beside it")
+    ] = None,
     label: Annotated[str | None, typer.Option(metavar="COL", help="the column to learn (not for LIBSVM)")] = None,
     matching: Annotated[
         Matching | None, typer.Option(help="hash values seen by all, or tokens seen by the hub")
@@ -298,7 +312,8 @@ def audit(
 ) -> None:
     """Attack what this party would send, on its own rows, before anything is sent.
 
-    Example: simfl audit patients.csv --label outcome --matching shared --out audit.html
+    Examples: simfl audit study.toml --out audit.html
+    simfl audit patients.csv --label outcome --matching shared
     """
     _check_outputs(json, out, model=False)
     chosen: dict[str, Any] = {"matching": matching, "ids": ids, "masked": masked, "min_group": min_group}
@@ -307,22 +322,37 @@ def audit(
     if file.suffix == ".toml":
         study = read_study(file)
         if study.data is None:
-            raise FileError(f'The [audit] table of {file} names no data. Add: data = "table.csv".')
-        label, chosen = label or study.label, study.options()
-        file = file.parent / study.data
-    data = read(file, label)
-    chosen.setdefault("original_features", data.n_features)
+            X, y, name, chosen = _of_party(file, party or file.parent / "party.toml", study.max_excess)
+        else:
+            label, chosen, file = label or study.label, study.options(), file.parent / study.data
+    if file.suffix != ".toml":
+        data = read(file, label)
+        X, y, name = data.expanded, data.y, file.name
+        chosen.setdefault("original_features", data.n_features)
     with console.status("attacking") as status:
         found = run_audit(
-            data.expanded,
-            data.y,
-            name=file.name,
+            X,
+            y,
+            name=name,
             advise=advice,
             random_state=seed,
             watch=lambda what: status.update(f"attacking: {what}"),
             **chosen,
         )
     _show_audit(found, json, out)
+
+
+def _of_party(study_path: Path, party_path: Path, max_excess: Any) -> tuple[Any, Any, str, dict[str, Any]]:
+    """The rows of a party as the study reads them, and the study's parameters as they will be used."""
+    study, own = studies.read_study(study_path), studies.read_party_file(party_path)
+    member, _ = studies.open_table(study, own.name, Path(own.data))
+    first, second = study.params()
+    named = {"matching", "ids", "masked", "min_group"}
+    chosen = {name: value for name, value in study.parameters.items() if name not in named | {"random_state"}}
+    chosen |= {"matching": first.matching, "ids": first.ids, "min_group": second.min_group, "max_excess": max_excess}
+    chosen |= {"masked": second.masked is not False, "parties": max(len(study.parties), 2)}
+    chosen["original_features"] = member.rows.X.shape[1]
+    return member.expansion.expand(member.rows.X), member.rows.y, f"{own.name} in {study.name}", chosen
 
 
 def _show_audit(found: Audit, json: Path | None, out: Path | None) -> None:

@@ -291,6 +291,9 @@ objective = "binary:logistic"
 n_trees = 100
 learning_rate = 0.1
 
+[audit]                      # read by `simfl audit study.toml`, which attacks a party's own rows before any leaves
+# max_excess = 0.3           # exit with an error if an attack beats guessing by more than 30 points
+
 [[party]]                    # one for each; names have letters, digits, - and _
 name = "north"
 # data = "north.csv"         # only for trying out on one machine: simfl train --local-processes

@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from simfl import cli
+from simfl.record import Member, RunRecord
 
 SIMFL = Path(sys.executable).with_name("simfl")
 
@@ -65,7 +66,7 @@ def test_a_study_file_brings_data_and_limits(run, capsys, tmp_path, limit, code)
         (("none.csv", "--label", "ill"), "There is no file"),
         (("t.csv",), "--label"),
         (("none.toml",), "cannot be read"),
-        (("empty.toml",), "names no data"),
+        (("empty.toml",), "missing required field"),
         (("t.csv", "--label", "ill", "--hashes", 7), "L < d"),
         (("t.csv", "--label", "ill", "--out", "nowhere/a.html"), "cannot be written"),
     ],
@@ -79,3 +80,40 @@ def test_errors_are_sentences(run, capsys, tmp_path, words, says):
 def test_the_installed_command_knows_it():
     done = subprocess.run([SIMFL, "audit", "--help"], capture_output=True, text=True, check=True)
     assert "before anything is sent" in done.stdout
+
+
+def test_a_study_of_a_consortium_is_audited_with_its_parameters_and_the_partys_own_table(run, capsys, tmp_path):
+    columns = Path("t.csv").read_text().split("\n", 1)[0].split(",")[:-2]
+    text = 'name = "wards"\nlabel = "ill"\n[columns]\nward = ["a", "b", "c"]\n'
+    text += "".join(f'"{name}" = "number"\n' for name in columns)
+    text += '[parameters]\nmin_group = 5\nids = "fresh"\nn_hashes = 4\nn_trees = 10\n[audit]\nmax_excess = 0.99\n'
+    text += "".join(f'[[party]]\nname = "{name}"\n' for name in ("north", "south", "west"))
+    Path("study.toml").write_text(text)
+    Path("party.toml").write_text('name = "north"\ndata = "t.csv"\n')
+    assert run("study.toml", "--no-advice", "--json", "a.json") == 0
+    found = json.loads(Path("a.json").read_text())
+    assert found["name"] == "north in wards"
+    wanted = {"matching": "blind", "ids": "fresh", "masked": True, "min_group": 5, "parties": 3, "n_hashes": 4}
+    assert {name: found["setting"][name] for name in wanted} == wanted
+    assert set(found["limits"].values()) == {0.99}
+
+
+def test_what_an_audit_found_goes_into_the_report(run, capsys, tmp_path, monkeypatch):
+    assert run("t.csv", "--label", "ill", "--hashes", 3, "--no-advice", "--max-excess", 1, "--json", "a.json") == 0
+    record = RunRecord(
+        title="t",
+        status="finished",
+        started="2026-01-01",
+        seconds=1.0,
+        objective="binary:logistic",
+        n_trees=1,
+        parties=[Member(name="a", n_rows=3)],
+    )
+    record.save("run")
+    monkeypatch.setattr(sys, "argv", ["simfl", "report", "run", "--audit", "a.json"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    kept = RunRecord.load("run").audit
+    assert [a.meaning for a in kept] == [f["sentence"] for f in json.loads(Path("a.json").read_text())["findings"]]
+    assert all(a.passed for a in kept)
+    assert kept[0].meaning.split(";")[0] in Path("run/report.html").read_text()

@@ -146,7 +146,7 @@ def _limits(max_excess: float | Mapping[str, float] | None) -> dict[str, float]:
 class StudyAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The [audit] table of a study file."""
 
-    data: str | None = None  # the party's own table, beside the study file
+    data: str | None = None  # a table beside the study file; else that of party.toml
     label: str | None = None
     matching: Matching | None = None
     ids: Ids | None = None
@@ -163,7 +163,7 @@ class StudyAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Study(msgspec.Struct, frozen=True):
-    audit: StudyAudit
+    audit: StudyAudit = StudyAudit()
 
 
 def read_study(path: Path) -> StudyAudit:
@@ -173,7 +173,7 @@ def read_study(path: Path) -> StudyAudit:
     except OSError as error:
         raise FileError(f"The study {path} cannot be read: {error.strerror}.") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise FileError(f"The study {path} has no [audit] table that can be used: {error}.") from None
+        raise FileError(f"The [audit] table of the study {path} cannot be used: {error}.") from None
 
 
 # --- the attacks, one by one -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -9,7 +10,8 @@ import numpy as np
 from rich.table import Table as RichTable
 
 from simfl.arrays import Doubles
-from simfl.errors import DataError
+from simfl.errors import DataError, FileError
+from simfl.record import AuditResult
 
 Matching = Literal["shared", "blind"]
 Ids = Literal["linked", "fresh"]
@@ -113,6 +115,29 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
             excess = f"{points(f.excess)} ({points(f.excess_interval[0])} to {points(f.excess_interval[1])})"
             shown.add_row(f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", excess, style=style)
         return shown
+
+    def for_report(self) -> list[AuditResult]:
+        """The findings as the report of a run shows them."""
+        return [
+            AuditResult(
+                attack=f"{f.title} ({', '.join(f.roles)})",
+                value=f"{f.success:.1%}; guessing {f.guess:.1%}; excess {points(f.excess)} points "
+                f"({points(f.excess_interval[0])} to {points(f.excess_interval[1])})",
+                meaning=f.sentence,
+                passed=f not in self.exceeded if f.attack in self.limits else None,
+            )
+            for f in self.findings
+        ]
+
+    @classmethod
+    def load(cls, path: Path) -> Audit:
+        """Read what `simfl audit --json` wrote."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise FileError(f"The audit {path} cannot be read: {error.strerror}.") from None
+        except msgspec.DecodeError as error:
+            raise FileError(f"{path} is not what `simfl audit --json` writes: {error}.") from None
 
     def html(self) -> str:
         """A page for people: one file that needs no other."""
