@@ -27,6 +27,7 @@ from simfl.preprocessing.similarity import most_similar
 from simfl.privacy import attacks, views
 from simfl.privacy.views import Hashing, Prior, RowSums
 from simfl.training.gradients import draw_similar
+from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES
 from simfl.training.trees import Tree, from_booster
 
@@ -148,10 +149,27 @@ class Case:
 
     def sums(self, min_group: int) -> tuple[RowSums, Ints]:
         """The first round's sums, the attacker being the builder; and its row that each foreign gradient went to."""
-        groups = draw_similar(self.similar(self.hashed.others, self.seed), views.seed_of(self.seed, 5, 0))
-        groups = views.merge_small_groups(groups, self.prior.rows, min_group) if min_group > 1 else groups
+        similar = self.similar(self.hashed.others, self.seed)
+        groups = draw_similar(similar, views.seed_of(self.seed, 5, 0))
+        if min_group > 1:
+            groups = self._joined(similar, groups, min_group)
         sums = views.row_sums(groups, self.y[self.others], len(self.attacker), self.objective, self.start)
         return sums, groups
+
+    def _joined(self, similar: Ints, drawn: Ints, min_group: int) -> Ints:
+        """The same after every party has seen to it that none of its groups is too small."""
+        found = drawn.copy()
+        sizes = [len(rows) for place, rows in enumerate(self.members) if place != ATTACKER]
+        for part in np.split(np.arange(len(drawn)), np.cumsum(sizes)[:-1]):
+            near = order_by_likeness(self.hashed.others[part])
+            joined = join_small_groups(similar[part], drawn[part], near, len(self.attacker), min_group)
+            if joined is None:
+                raise ParameterError(
+                    f"min_group={min_group} is more than the {len(part)} rows that a party has in this audit: it would "
+                    "add nothing, and there is nothing to attack. Audit with fewer parties or a smaller min_group."
+                )
+            found[part] = joined
+        return found
 
     @cached_property
     def own_model(self) -> xgb.Booster:

@@ -183,28 +183,6 @@ def row_sums(similar: Ints, y: Floats, n_rows: int, objective: str, base_score: 
     return RowSums(gradients, hessians, (exponents[0], exponents[1]), objective, base_score)
 
 
-def merge_small_groups(similar: Ints, positions: Doubles, min_group: int) -> Ints:
-    """Sums with fewer than `min_group` members go together with the nearest other group, smallest first.
-
-    `positions` are the builder's rows: they decide which group is near.
-
-    >>> merge_small_groups(np.array([0, 0, 1, 2]), np.array([[0.0], [1.0], [9.0]]), min_group=2)
-    array([0, 0, 0, 0])
-    """
-    groups = similar.copy()
-    sizes = np.bincount(groups, minlength=len(positions))
-    while len(used := np.flatnonzero(sizes)) > 1:
-        small = used[sizes[used].argmin()]
-        if sizes[small] >= min_group:
-            break
-        others = used[used != small]
-        nearest = others[((positions[others] - positions[small]) ** 2).sum(axis=1).argmin()]
-        groups[groups == small] = nearest
-        sizes[nearest] += sizes[small]
-        sizes[small] = 0
-    return groups
-
-
 def one_hot_groups(X: Doubles) -> list[Longs]:
     """The columns that belong to one attribute: neighbouring yes/no columns of which a row has at most one.
 

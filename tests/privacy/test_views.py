@@ -1,15 +1,16 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 
 import simfl
+from simfl import hub
 from simfl import messages as msg
-from simfl.params import NAMES
+from simfl.params import NAMES, prepare_params, train_params
 from simfl.privacy import views
 from simfl.privacy.case import ATTACKER, VICTIM, Case
+from simfl.privacy.tokens import fresh_order, secret_of
 from simfl.training.losses import LOSSES
+from tests.wire import Wire
 
 SHARED = {"matching": "shared"} if "matching" in NAMES else {}
 
@@ -91,14 +92,77 @@ def test_fresh_ids_differ_from_tree_to_tree_and_mean_the_same_rows():
     assert not np.array_equal(fresh.ids[0], fresh.ids[1])
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(0, 9), min_size=6, max_size=40), st.integers(1, 6))
-def test_no_group_stays_too_small(similar, least):
-    positions = np.random.default_rng(0).normal(size=(10, 2))
-    groups = views.merge_small_groups(np.array(similar, dtype=np.int32), positions, least)
-    assert np.bincount(groups)[np.unique(groups)].min() >= least
-    for group in np.unique(similar):  # who was together stays together
-        assert len(np.unique(groups[np.array(similar) == group])) == 1
+@pytest.fixture(scope="module", params=["linked", "fresh"])
+def blind(request):
+    """A real blind run of the case's parties, and the order of rows that each kept to itself."""
+    X, y = load_breast_cancer(return_X_y=True)
+    case = Case(X, y, 2, 7, {"ids": request.param})
+    parties = [simfl.Party(f"party {i}", case.X[rows], case.y[rows]) for i, rows in enumerate(case.members)]
+    for party in parties:
+        party.secret = secret_of(7)  # as in one process: the hash functions of the shared mode
+    wire = Wire(parties)
+    prepared = hub.prepare(wire, prepare_params(random_state=7, ids=request.param))
+    orders = [wire.handlers[f"party {i}"]._places for i in (0, 1)]
+    hub.train(wire, prepared, train_params(n_trees=4, rematch=0, random_state=7))
+    return case, wire.log, orders, request.param == "fresh"
+
+
+def sent(log, kind, party, side=1):
+    return [entry[side] for entry in log if entry[0] == f"party {party}" and isinstance(entry[side], kind)]
+
+
+@pytest.mark.parametrize(("place", "side"), [(VICTIM, "victim"), (ATTACKER, "own")])
+def test_the_tokens_attacked_are_equal_where_those_sent_are(blind, place, side):
+    case, log, orders, _ = blind
+    (reply,) = sent(log, msg.HiddenRows, place, side=2)
+    codes = getattr(case.hashed, side)
+    names = msg.unpack(reply.codes, reply.codes.dtype, codes.shape)
+    for column, own in enumerate(codes[orders[place]].T):
+        np.testing.assert_array_equal(own[:, None] == own, names[:, column, None] == names[:, column])
+
+
+def test_the_ids_attacked_lead_to_rows_as_similar_as_those_sent(blind):
+    case, log, orders, fresh = blind
+    own, victim = case.hashed.own, case.hashed.victim
+    view, places = views.pointers(own, victim, 5, 7, fresh=fresh, n_trees=2, n_jobs=1)
+    alike = np.sort((own[:, None] == victim[None]).sum(axis=2), axis=1)[:, ::-1][:, :5]  # the five best of each row
+    (taken,) = sent(log, msg.TakeSimilar, ATTACKER)
+    if not fresh:
+        array = taken.similar[f"party {VICTIM}"]
+        ids = msg.unpack(array, array.dtype, (len(own), 5))
+        rows = np.empty_like(ids)
+        rows[orders[ATTACKER]] = orders[VICTIM][ids]  # both orders undone
+        for found in (rows, view.ids[0]):
+            counts = (own[:, None] == victim[found]).sum(axis=2)
+            np.testing.assert_array_equal(np.sort(counts, axis=1)[:, ::-1], alike)
+        return
+    assert not taken.similar
+    asked = [m for m in sent(log, msg.SumOntoRows, ATTACKER) if m.builders == [f"party {VICTIM}"]]
+    grown = sent(log, msg.Grow, VICTIM)
+    assert len(asked) == len(grown) == 2
+    seen = []
+    for question, grow in zip(asked, grown, strict=True):
+        array = question.similar[f"party {VICTIM}"]
+        ids = msg.unpack(array, array.dtype, (len(own),))
+        seen.append(ids)
+        rows = np.empty_like(ids)
+        rows[orders[ATTACKER]] = orders[VICTIM][fresh_order(grow.order, len(victim))[ids]]
+        counts = (own == victim[rows]).sum(axis=1)
+        assert (counts >= alike[:, -1]).all()  # one of the five best
+    assert (seen[0] == seen[1]).mean() < 0.1
+    for tree, order in enumerate(places):
+        assert ((own == victim[order[view.ids[tree, :, 0]]]).sum(axis=1) >= alike[:, -1]).all()
+
+
+@pytest.mark.parametrize("min_group", [2, 5])
+def test_the_groups_attacked_are_joined_as_a_party_joins_them(min_group):
+    X, y = load_breast_cancer(return_X_y=True)
+    case = Case(X, y, 3, 7, {})
+    sums, groups = case.sums(min_group)
+    first = len(case.victim)
+    for part in (groups[:first], groups[first:]):  # each party counts its own rows
+        assert np.bincount(part)[np.unique(part)].min() >= min_group
+    np.testing.assert_array_equal(np.bincount(groups, minlength=len(case.attacker)), sums.members())
 
 
 def test_missing_values_count_as_the_mean():
