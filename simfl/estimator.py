@@ -57,7 +57,9 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         return tags
 
-    def _fit(self, X: Any, y: AnyArray, parties: Any, sample_weight: Any, objective: str) -> Self:
+    def _fit(
+        self, X: Any, y: AnyArray, parties: Any, sample_weight: Any, objective: str, init_model: Model | None
+    ) -> Self:
         # No weights are weights of one, so that a row of weight two gives exactly the model of that row twice.
         weight = _check_sample_weight(sample_weight, X, dtype=np.float32)
         columns = getattr(self, "feature_names_in_", None)
@@ -68,7 +70,8 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
             if self.schema_ is not None:
                 members[-1].schema = self.schema_  # the rows have been read through it
         callbacks = default_callbacks(self.get_params()["verbose"] or 0)
-        self.model_ = train(members, callbacks=callbacks, objective=objective, **self.get_params())
+        params = self.get_params() | {"objective": objective}
+        self.model_ = train(members, callbacks=callbacks, init_model=init_model, **params)
         return self
 
     def _check_fit(self, X: Any, y: Any, **numeric: bool) -> tuple[Any, AnyArray]:
@@ -124,15 +127,17 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     True
     """
 
-    def fit(self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None) -> Self:
-        """Train; `parties` labels the rows."""
+    def fit(
+        self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None, init_model: Model | None = None
+    ) -> Self:
+        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from."""
         X, y = self._check_fit(X, y)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(f"All labels are of one class ({self.classes_[0]!r}). Two classes at least are needed.")
         objective = "binary:logistic" if len(self.classes_) == 2 else "multi:softprob"
-        return self._fit(X, numbers, parties, sample_weight, objective)
+        return self._fit(X, numbers, parties, sample_weight, objective, init_model)
 
     def predict(self, X: Any) -> AnyArray:
         """The most likely class of every row."""
@@ -155,10 +160,12 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
     (1,)
     """
 
-    def fit(self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None) -> Self:
-        """Train; `parties` labels the rows."""
+    def fit(
+        self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None, init_model: Model | None = None
+    ) -> Self:
+        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from."""
         X, y = self._check_fit(X, y, y_numeric=True)
-        return self._fit(X, y, parties, sample_weight, "reg:squarederror")
+        return self._fit(X, y, parties, sample_weight, "reg:squarederror", init_model)
 
     def predict(self, X: Any) -> AnyArray:
         """The predicted number of every row."""

@@ -186,3 +186,13 @@ def test_a_frame_with_categories_fits_and_predicts(make):
     assert model.n_features_in_ == 2
     turned = make({"age": age, "ward": ward})
     np.testing.assert_array_equal(model.predict_proba(turned), model.predict_proba(X))
+
+
+@pytest.mark.parametrize("kind", [SimFLClassifier, SimFLRegressor])
+def test_a_fit_can_go_on_from_an_earlier_one(kind):
+    X, y = load_breast_cancer(return_X_y=True)
+    site = np.arange(len(y)) % 3
+    first = kind(n_trees=6, random_state=0, rematch=0).fit(X, y, parties=site)
+    second = kind(n_trees=4, random_state=1, rematch=0).fit(X, y, parties=site, init_model=first.model_)
+    assert second.model_.n_trees == 10
+    assert second.score(X, y) > first.score(X, y)
