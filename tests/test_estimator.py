@@ -8,7 +8,7 @@ import pytest
 import sklearn
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -188,7 +188,7 @@ def test_a_frame_with_categories_fits_and_predicts(make):
     np.testing.assert_array_equal(model.predict_proba(turned), model.predict_proba(X))
 
 
-@pytest.mark.parametrize("kind", [SimFLClassifier, SimFLRegressor])
+@pytest.mark.parametrize("kind", [simfl.SimFLClassifier, simfl.SimFLRegressor])
 def test_a_fit_can_go_on_from_an_earlier_one(kind):
     X, y = load_breast_cancer(return_X_y=True)
     site = np.arange(len(y)) % 3
