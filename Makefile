@@ -2,7 +2,7 @@
 # make test    lint, types, import contracts, tests, documentation
 # make docs    the documentation, into build/site
 # make accuracy   the accuracy table and picture of docs/recipes.md (under an hour on two cores; needs SIMFL_DATA)
-# make bench   the speed of the search, of stage 1, of stage 2 and of FLARE
+# make bench   the speed of the search, of both stages and of FLARE, into docs/results/speed.md (half an hour)
 # make chaos   kill -9 hub and parties twenty times in a training of 100 trees: the model must be the same
 # make paper   the paper's tables, figures and theorems, into docs/results (under two hours on two cores)
 # make peers   SimFL beside its peers, each in its own environment, into docs/results
@@ -39,11 +39,7 @@ peers: $(INSTALLED)
 	$(BIN)/python -m benchmarks.peers
 
 bench: $(INSTALLED)
-	$(BIN)/python -m benchmarks.search
-	$(BIN)/python -m benchmarks.speed midsize
-	$(BIN)/python -m benchmarks.speed prepare
-	$(BIN)/python -m benchmarks.speed training
-	$(BIN)/python -m benchmarks.flare overhead
+	$(BIN)/python -m benchmarks.bench
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m benchmarks.chaos --kills 20 --trees 100

@@ -1,12 +1,13 @@
 """How fast both stages are at the paper's size, through the public doors.
 
-    python -m benchmarks.speed midsize|prepare|growth|training|profile [--rows N] [--json OUT]
+    python -m benchmarks.speed midsize|prepare|growth|training|rounds|profile [--rows N] [--json OUT]
 
 midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
           trees: seconds per tree in one run, as ratios, and bytes per tree
+rounds    parallel rounds (`turns="all"`) against one builder at a time: log loss, seconds, questions in sequence
 profile   where the time of a tree goes
 
 The machine is shared, so ratios within one run count, not seconds. Every measurement runs in a process of its own, so
@@ -35,7 +36,8 @@ from rich.console import Console
 from rich.table import Table
 
 import simfl
-from benchmarks.data import load
+from benchmarks import accuracy
+from benchmarks.data import NAMES, load
 from simfl.party import Party
 from simfl.training.trees import from_booster
 from simfl.training.walking import Walker, walker
@@ -151,6 +153,25 @@ def midsize(n_trees: int = 200, **options: Any) -> dict[str, Any]:
     return {"options": options, "prepare": prepared, "simfl": ours, "all_in": theirs, "over_all_in": ours / theirs}
 
 
+def rounds(name: str, n_trees: int = 200) -> dict[str, Any]:
+    """The best log loss on held-out rows and the seconds of both ways to take turns, ten parties, theta 80 %."""
+    X, y = load(name)
+    ready = simfl.prepare(accuracy.members(X, y, N_PARTIES, 0), random_state=0)
+    found: dict[str, Any] = {"data": name, "trees": n_trees}
+    simfl.train(ready, callbacks=[], n_trees=N_PARTIES, max_depth=DEPTH)  # bins, compilation
+    for turns in ("round_robin", "all"):
+        model, seconds = _timed(
+            partial(simfl.train, ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, turns=turns, random_state=0)
+        )
+        asked = len(model.history) * 3  # sums onto rows, growing, sums per leaf: one after the other
+        found |= {
+            f"{turns}_logloss": min(accuracy.curve(model)),
+            f"{turns}_seconds": seconds,
+            f"{turns}_questions_per_tree": asked / n_trees,
+        }
+    return found
+
+
 def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
     """Seconds per tree in each kind of question, as the parties spend them, and the rest at the hub."""
     ready = simfl.prepare(parties(*rows(shape, n)), random_state=0, max_candidates=2000)
@@ -210,7 +231,7 @@ def _readable(value: Any) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["midsize", "prepare", "growth", "training", "profile"])
+    parser.add_argument("what", choices=["midsize", "prepare", "growth", "training", "rounds", "profile"])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--trees", type=int, default=20)
@@ -233,6 +254,8 @@ def main() -> None:
         results = [apart(prepare, shape, given.rows, **bounded | more) for shape in given.shapes]
     elif given.what == "training":
         results = [apart(training, s, given.rows, given.trees, given.repeats, **more) for s in given.shapes]
+    elif given.what == "rounds":
+        results = [apart(rounds, name, given.trees if given.trees != 20 else 200) for name in NAMES]
     else:
         results = [apart(profile, shape, given.rows, given.trees) for shape in given.shapes]
     Console(width=160).print(table(results, given.what))

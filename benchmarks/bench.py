@@ -1,0 +1,220 @@
+"""All measurements of speed, one after the other: `make bench`.
+
+    python -m benchmarks.bench [--only NAME ...] [--quick]
+
+Each runs as a process of its own and writes its JSON into runs/bench/; all together go to docs/results/speed.json, and
+as tables to docs/results/speed.md. With --quick sizes are small and nothing goes to docs/. FAISS is installed into
+runs/environments for the comparison; where that fails, its row is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.cells import ROOT
+from benchmarks.pages import RESULTS, Page, size
+
+FOLDER = ROOT / "runs" / "bench"
+FAISS = ROOT / "runs" / "environments" / "faiss"
+SPEED = ("benchmarks.speed",)
+# name -> module and arguments; the same with small sizes
+COMMANDS: dict[str, tuple[list[str], list[str]]] = {
+    "search": (["benchmarks.search"], ["--rows", "8192", "--repeats", "1"]),
+    "midsize": ([*SPEED, "midsize"], []),
+    "prepare": ([*SPEED, "prepare"], ["--rows", "20000"]),
+    "prepare-shared": ([*SPEED, "prepare", "--set", 'matching="shared"'], ["--rows", "20000"]),
+    "prepare-exact": ([*SPEED, "prepare", "--max-candidates", "0"], ["--rows", "20000"]),
+    "growth": ([*SPEED, "growth", "--shapes", "HIGGS-like"], ["--rows", "100000"]),
+    "growth-exact": ([*SPEED, "growth", "--shapes", "HIGGS-like", "--max-candidates", "0"], ["--rows", "100000"]),
+    "five-million": (
+        [*SPEED, "prepare", "--shapes", "HIGGS-like", "--max-candidates", "2000", "--rows", "5000000"],
+        ["--rows", "50000"],
+    ),
+    "training": ([*SPEED, "training"], ["--rows", "20000", "--repeats", "1"]),
+    "training-plain": ([*SPEED, "training", "--set", "extra_depth=0"], ["--rows", "20000", "--repeats", "1"]),
+    "rounds": ([*SPEED, "rounds"], ["--trees", "30"]),
+    "profile": ([*SPEED, "profile", "--shapes", "HIGGS-like"], ["--rows", "20000"]),
+    "flare": (["benchmarks.flare", "overhead"], ["--trees", "30"]),
+}
+
+
+def run(name: str, *, quick: bool) -> None:
+    """One measurement, into its JSON file."""
+    command, small = COMMANDS[name]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", *command, *(small if quick else []), "--json", str(FOLDER / f"{name}.json")]
+    path = os.pathsep.join(filter(None, [str(FAISS), os.environ.get("PYTHONPATH", "")]))
+    subprocess.run(words, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
+
+
+def install_faiss() -> None:
+    """FAISS beside us, not among our own packages."""
+    if not (FAISS / "faiss").exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, "--target", str(FAISS), "faiss-cpu"], check=False)
+
+
+def gather() -> dict[str, Any]:
+    """What is there of all measurements."""
+    return {name: json.loads(file.read_text()) for name in COMMANDS if (file := FOLDER / f"{name}.json").exists()}
+
+
+def page(found: dict[str, Any]) -> Page:
+    """The tables."""
+    made = Page("Speed, measured", "python -m benchmarks.bench")
+    made.say("Seconds depend on the machine; ratios come from one run. [What they mean](../speed.md).")
+    for title, function in (
+        ("The search for similar rows, one core", _search),
+        ("Stage 1, ten parties", _prepare),
+        ("Growth", _growth),
+        ("Training, ten parties of 100,000 rows each, depth 8", _training),
+        ("Where the time of a tree goes", _profile),
+        ("A mid-size run: a9a, ten parties, 200 trees", _midsize),
+        ("Parallel rounds: ten parties, 200 trees of depth 8", _rounds),
+        ("NVIDIA FLARE: three parties, a9a", _flare),
+    ):
+        rows = function(found)
+        if rows:
+            made.head(title)
+            made.table(rows[0], rows[1:])
+    return made
+
+
+Rows = list[list[str]]
+
+
+def _search(found: dict[str, Any]) -> Rows:
+    rows = [["codes", "program", "pairs per second", "bytes per second", "`most_similar` is faster by"]]
+    for result in found.get("search", []):
+        rates = result["pairs_per_second"]
+        for name, rate in rates.items():
+            cells = [f"{rate:.2g}", f"{rate * result['hashes']:.2g}", f"{rates['simfl'] / rate:.1f}"]
+            rows.append([f"{result['shape']}, {result['hashes']} hashes, k = {result['k']}", PROGRAMS[name], *cells])
+    return rows if len(rows) > 1 else []
+
+
+PROGRAMS = {
+    "simfl": "`most_similar`",
+    "plain": "plain kernel",
+    "bare": "bare loop that only compares bytes",
+    "faiss": "FAISS `IndexBinaryFlat` on one-hot codes",
+}
+WAYS = {
+    "prepare": "default: blind, 10,000 candidates",
+    "prepare-shared": "shared tables, 10,000 candidates",
+    "prepare-exact": "blind, all rows compared",
+    "five-million": "blind, 2,000 candidates",
+}
+
+
+def _prepare(found: dict[str, Any]) -> Rows:
+    head = ["rows", "way", "seconds", "the paper's", "memory besides the rows, over them", "bytes", "bytes over 8MNL"]
+    rows = [head]
+    for name, way in WAYS.items():
+        for r in found.get(name, []):
+            paper = f"{r['paper_seconds']}" if r["rows"] == 1_000_000 else ""
+            cells = [f"{r['seconds']:.1f}", paper, f"{r['extra_peak_over_data']:.1f}", size(r["bytes"])]
+            rows.append([f"{r['rows']:,} {r['shape']}", way, *cells, f"{r['bytes_over_paper']:.3f}"])
+    return rows if len(rows) > 1 else []
+
+
+def _growth(found: dict[str, Any]) -> Rows:
+    from benchmarks.speed import exponent
+
+    several = {name: found[name] for name in ("growth", "growth-exact") if len(found.get(name, [])) > 1}
+    if not several:
+        return []
+    sizes = [r["rows"] for r in next(iter(several.values()))]
+    rows = [["HIGGS-like", *(f"{n:,} rows, s" for n in sizes), "seconds grow with rows to the power"]]
+    for name, results in several.items():
+        way = "10,000 candidates" if name == "growth" else "all rows compared"
+        rows.append([way, *(f"{r['seconds']:.1f}" for r in results), f"{exponent(results):.2f}"])
+    return rows
+
+
+def _training(found: dict[str, Any]) -> Rows:
+    kinds = {"training": "default recipe", "training-plain": "`extra_depth=0`"}
+    columns = [(f"{r['shape']}, {kinds[n]}", r) for n in kinds for r in found.get(n, [])]
+    if not columns:
+        return []
+    rows = [["seconds per tree", *(head for head, _ in columns)]]
+    for key, words in {
+        "simfl": "SimFL",
+        "all_in": "`xgb.train` on all rows (ALL-IN)",
+        "solo": "`xgb.train` on one party's rows (SOLO)",
+        "solo_deep": "SOLO, two levels deeper, no smallest child",
+        "passes": "the others' passes down the trees",
+    }.items():
+        rows.append([words, *(f"{r['seconds_per_tree'][key]:.3f}" for _, r in columns)])
+    for key, words in {
+        "over_all_in": "**SimFL over ALL-IN**",
+        "over_solo_and_passes": "SimFL over SOLO and passes",
+        "over_deep_solo_and_passes": "SimFL over deeper SOLO and passes",
+        "bytes_over_paper": "**bytes over 8[N + (2^D - 1)(M - 1)]**",
+    }.items():
+        rows.append([words, *(f"{r[key]:.2f}" for _, r in columns)])
+    return rows
+
+
+def _profile(found: dict[str, Any]) -> Rows:
+    rows: Rows = []
+    for r in found.get("profile", []):
+        rows = [[f"{r['rows']:,} {r['shape']} rows, default recipe", "milliseconds per tree, all threads together"]]
+        rows += [[f"`{kind}`", f"{1000 * s:.1f}"] for kind, s in r["thread_seconds_per_tree"].items() if s > 1e-3]
+        rows.append(["wall time", f"{1000 * r['wall_seconds_per_tree']:.1f}"])
+    return rows
+
+
+def _midsize(found: dict[str, Any]) -> Rows:
+    rows = [["", "stage 1, s", "stage 2, s", "`xgb.train` on all rows, s", "stage 2 over `xgb.train`"]]
+    for r in found.get("midsize", []):
+        name = ", ".join(f"`{k}={v}`" for k, v in r["options"].items()) or "default recipe"
+        rows.append([name, *(f"{r[k]:.2f}" for k in ("prepare", "simfl", "all_in", "over_all_in"))])
+    return rows if len(rows) > 1 else []
+
+
+def _rounds(found: dict[str, Any]) -> Rows:
+    rows = [["data", "log loss, in turns", "all at once", "seconds, in turns", "all at once", "questions per tree"]]
+    for r in found.get("rounds", []):
+        cells = [f"{r[f'{t}_logloss']:.4f}" for t in ("round_robin", "all")]
+        cells += [f"{r[f'{t}_seconds']:.1f}" for t in ("round_robin", "all")]
+        per_tree = [f"{r[f'{t}_questions_per_tree']:.1f}" for t in ("round_robin", "all")]
+        rows.append([r["data"], *cells, " and ".join(per_tree)])
+    return rows if len(rows) > 1 else []
+
+
+def _flare(found: dict[str, Any]) -> Rows:
+    rows = [["trees", "in one process, s", "through FLARE, s", "overhead per tree, ms", "identical models"]]
+    for r in found.get("flare", []):
+        same = "yes" if r["identical"] else "NO"
+        rows.append([str(r["trees"]), f"{r['one_process']:.1f}", f"{r['flare']:.1f}", f"{r['overhead_ms']:.1f}", same])
+    return rows if len(rows) > 1 else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that the commands work")
+    given = parser.parse_args()
+    console = Console()
+    install_faiss()
+    for name in given.only:
+        console.rule(name)
+        run(name, quick=given.quick)
+    found = gather()
+    target = FOLDER if given.quick else RESULTS
+    (target / "speed.json").write_text(json.dumps(found, indent=1) + "\n")
+    page(found).write(target / "speed.md")
+    console.print(f"Written to {Path(target) / 'speed.md'}")
+
+
+if __name__ == "__main__":
+    main()
