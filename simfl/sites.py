@@ -69,7 +69,7 @@ class HubSite(HubEnd):
         super().__init__()
         self.order = Order.from_text(order)
         self.study = parse_study(self.order.study)
-        self.patience = self.study.patience
+        self.patience, self.run = self.study.patience, self.order.run
         self.watch = _Watch()
         self.begun = time.perf_counter()
         self.greetings: dict[str, msg.Greeting] = {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import io
 import json
 import os
@@ -33,7 +34,7 @@ from typing import Any
 
 from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError
 from simfl.messages import Reply, Request, decode, encode
-from simfl.transport.base import Traffic
+from simfl.transport.base import Hop, Traffic
 
 try:
     from nvflare.collab import CollabCallError, collab
@@ -57,23 +58,32 @@ PROGRESS = "simfl.progress"  # FLARE's application command that the submitter as
 _BUSY, _DONE, _FAILED, _LARGE = range(4)
 _CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 _EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-_HEAD = struct.Struct("<BQ")  # what follows, and its size
+_HEAD = struct.Struct("<BQ8sQ")  # what follows, its size, the run and the number of the question that it answers
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------
 
 
-def close_frame(kind: int, body: bytes) -> bytes:
-    """A reply of a site: what it is, its size, and the bytes themselves unless they are to be fetched."""
-    return _HEAD.pack(kind, len(body)) + (b"" if kind == _LARGE else body)
+def stamp(run: str) -> bytes:
+    """A run's name in eight bytes."""
+    return hashlib.blake2b(run.encode(), digest_size=8).digest()
 
 
-def open_frame(frame: Any, party: str) -> tuple[int, int, bytes]:
-    """Kind, size and bytes of a reply, if it is one."""
+def close_frame(kind: int, body: bytes, run: bytes, number: int) -> bytes:
+    """A reply of a site: what it is, its size, what it answers, and the bytes themselves unless they are fetched."""
+    return _HEAD.pack(kind, len(body), run, number) + (b"" if kind == _LARGE else body)
+
+
+def open_frame(frame: Any, party: str, run: bytes, number: int) -> tuple[int, int, bytes]:
+    """Kind, size and bytes of a reply, if it is one, and one to this question of this run."""
     if not isinstance(frame, bytes) or len(frame) < _HEAD.size:
         raise ProtocolError(f"Party {party!r} sent something that is not a reply of SimFL.")
-    kind, size = _HEAD.unpack_from(frame)
+    kind, size, of_run, of_number = _HEAD.unpack_from(frame)
     body = frame[_HEAD.size :]
+    if of_run != run:
+        raise ProtocolError(f"Party {party!r} sent a reply that belongs to another run. Start its process anew.")
+    if of_number != number:
+        raise ProtocolError(f"Party {party!r} answered question {of_number} where {number} was asked.")
     if kind > _LARGE or (kind != _LARGE and size != len(body)) or (kind == _LARGE and body):
         raise ProtocolError(f"Party {party!r} sent a reply of {len(body)} bytes that is torn or of no known kind.")
     check_size(size, f"Party {party!r}")
@@ -105,8 +115,11 @@ class FlareTransport:
 
     deployed = True
 
-    def __init__(self, sites: Mapping[str, Any], outbox: dict[tuple[str, int], bytes], patience: float) -> None:
+    def __init__(
+        self, sites: Mapping[str, Any], outbox: dict[tuple[str, int], bytes], patience: float, run: str
+    ) -> None:
         self.sites = dict(sites)
+        self.run = stamp(run)
         self.parties = list(sites)
         self.traffic = Traffic()
         self.patience = patience
@@ -164,6 +177,7 @@ class FlareTransport:
             self._number += 1
             number = self._number
         self._outbox[party, number] = data
+        begun = time.perf_counter()
         try:
             answer = self._exchange(party, number, data)
         finally:
@@ -174,6 +188,7 @@ class FlareTransport:
             raise ProtocolError(f"Party {party!r}: {error}") from None
         with self._lock:
             self.traffic.count(party, message, len(data), reply, len(answer))
+            self.traffic.hops.append(Hop(party, type(message).__name__, begun, time.perf_counter() - begun))
         return reply
 
     def _exchange(self, party: str, number: int, data: bytes) -> bytes:
@@ -183,8 +198,8 @@ class FlareTransport:
         heard = time.monotonic()
         while True:
             try:
-                frame = site(timeout=CALL_TIMEOUT).ask(number, len(data), along)
-                kind, size, body = open_frame(frame, party)
+                frame = site(timeout=CALL_TIMEOUT).ask(self.run, number, len(data), along)
+                kind, size, body = open_frame(frame, party, self.run, number)
                 if kind == _DONE:
                     return body
                 if kind == _LARGE:
@@ -212,7 +227,7 @@ class HubEnd:
         fl = collab.get_app_prop("__fl_context__")
         fl.get_engine().register_app_command(PROGRESS, lambda topic, data, fl_ctx: self.progress(data))
         sites = {site.name: site for site in context.clients}
-        transport = FlareTransport(sites, self._outbox, self.patience)
+        transport = FlareTransport(sites, self._outbox, self.patience, self.run)
         try:
             self.conduct(transport, Path(context.workspace.get_root_dir()))
         finally:
@@ -224,6 +239,7 @@ class HubEnd:
         return self._outbox[context.caller, number][start : start + PIECE]
 
     patience: float = 60.0
+    run: str = ""  # the training's name
 
     def conduct(self, transport: FlareTransport, folder: Path) -> None:
         """Hold the training. `folder` is the kit's."""
@@ -239,6 +255,7 @@ class SiteEnd:
 
     def __init__(self) -> None:
         self._number = 0
+        self._run: bytes | None = None  # that this job serves
         self._work: Future[bytes] | None = None
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="simfl-party")
@@ -256,26 +273,33 @@ class SiteEnd:
         return True
 
     @collab.publish  # type: ignore[untyped-decorator]
-    def ask(self, number: int, size: int, data: bytes, context: Any) -> bytes:
+    def ask(self, run: bytes, number: int, size: int, data: bytes, context: Any) -> bytes:
         """Answer a question of the hub, or say that the answer takes longer."""
+
+        def reply(kind: int, body: bytes) -> bytes:
+            return close_frame(kind, body, self._run or run, number)
+
         if context.caller != "server":
-            return close_frame(_FAILED, b"Only the hub may ask.")
+            return reply(_FAILED, b"Only the hub may ask.")
         with self._lock:
+            self._run = self._run or run
+            if run != self._run:
+                return reply(_FAILED, b"This job serves another run.")
             if number > self._number:
                 self._number = number
                 self._work = self._pool.submit(self._answer, number, size, data)
             work = self._work
         if number != self._number or work is None:
-            return close_frame(_FAILED, f"Question {number} came after {self._number}.".encode())
+            return reply(_FAILED, f"Question {number} came after {self._number}.".encode())
         try:
             answer = work.result(BEAT)
         except NotYet:
-            return close_frame(_BUSY, b"")
+            return reply(_BUSY, b"")
         except SimFLError as error:
-            return close_frame(_FAILED, str(error).encode())
+            return reply(_FAILED, str(error).encode())
         except Exception as error:  # noqa: BLE001 - the hub must hear of it, whatever it is
-            return close_frame(_FAILED, f"{type(error).__name__}: {error}".encode())
-        return close_frame(_DONE if len(answer) <= PIECE else _LARGE, answer)
+            return reply(_FAILED, f"{type(error).__name__}: {error}".encode())
+        return reply(_DONE if len(answer) <= PIECE else _LARGE, answer)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def more(self, number: int, start: int, context: Any) -> bytes:

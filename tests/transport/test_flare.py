@@ -16,6 +16,7 @@ pytest.importorskip("nvflare")
 import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl import consortium, report
+from simfl import messages as msg
 from simfl.errors import EngineError, ProtocolError, StudyError
 from simfl.record import RunRecord
 from simfl.study import open_table, read_study
@@ -347,27 +348,49 @@ def _ends(federation, job):
 # --- frames, without a network ---------------------------------------------------------------------------------------
 
 
+RUN = flare.stamp("one")
+
+
 @pytest.mark.parametrize(
     "frame",
     [
+        flare.close_frame(flare._DONE, b"body", flare.stamp("another"), 7),  # of another run
+        flare.close_frame(flare._DONE, b"body", RUN, 6),  # to another question
         b"",
         b"\1",
         "text",
         None,
-        flare._HEAD.pack(9, 0),
-        flare._HEAD.pack(1, 5) + b"four",
-        flare._HEAD.pack(3, 2**63),
-        flare._HEAD.pack(3, 10) + b"and more",
+        flare._HEAD.pack(9, 0, RUN, 7),
+        flare._HEAD.pack(1, 5, RUN, 7) + b"four",
+        flare._HEAD.pack(3, 2**63, RUN, 7),
+        flare._HEAD.pack(3, 10, RUN, 7) + b"and more",
     ],
 )
 def test_a_reply_that_is_none_is_refused_with_the_name_of_the_party(frame):
     with pytest.raises(ProtocolError, match="'north'"):
-        flare.open_frame(frame, "north")
+        flare.open_frame(frame, "north", RUN, 7)
 
 
 def test_a_frame_survives_the_journey():
-    assert flare.open_frame(flare.close_frame(flare._DONE, b"body"), "a") == (flare._DONE, 4, b"body")
-    assert flare.open_frame(flare.close_frame(flare._LARGE, bytes(1000)), "a") == (flare._LARGE, 1000, b"")
+    for kind, body, seen in ((flare._DONE, b"body", b"body"), (flare._LARGE, bytes(1000), b"")):
+        frame = flare.close_frame(kind, body, RUN, 7)
+        assert flare.open_frame(frame, "a", RUN, 7) == (kind, len(body), seen)
+
+
+def test_a_job_serves_one_run():
+    class Echo(flare.SiteEnd):
+        def answer(self, message):
+            return msg.Measure()
+
+    class FromHub:
+        caller = "server"
+
+    site, data = Echo(), msg.encode(msg.Measure())
+    first = site.ask(RUN, 1, len(data), data, FromHub)
+    assert flare.open_frame(first, "a", RUN, 1)[0] == flare._DONE
+    other = site.ask(flare.stamp("another"), 2, len(data), data, FromHub)
+    with pytest.raises(ProtocolError, match="another run"):
+        flare.open_frame(other, "a", flare.stamp("another"), 2)
 
 
 def test_a_large_message_comes_in_pieces(monkeypatch):
