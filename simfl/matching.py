@@ -29,6 +29,8 @@ from simfl.privacy.tokens import Names, asking, draw_key, fresh_order, number_na
 from simfl.training.gradients import draw_by_name, most_uses
 from simfl.transport.base import Transport
 
+FEW_ROWS = 200_000
+
 
 class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     """What the hub keeps for fresh ids: the similar rows of every party, and the names of its rows, by place."""
@@ -68,17 +70,22 @@ def find(
     hashed = Hashed(number_names(coded))
     del coded, reply
     bound = max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None
-    candidates = [hashed.found(j, names[party], bound) for j, party in enumerate(parties)]
+    # Few rows are made ready once; of many, a side takes much memory and little of the time, so it is made when needed.
+    kept = len(parties) if sum(n_rows[party] for party in parties) <= FEW_ROWS else 0
 
     @lru_cache(maxsize=2)
     def asker(i: int) -> Any:
         return hashed.asking(i, asking(names[parties[i]]))
 
+    @lru_cache(maxsize=kept)
+    def candidates(j: int) -> Any:
+        return hashed.found(j, names[parties[j]], bound)
+
     def search(pair: tuple[int, int]) -> tuple[Any, Any]:
         i, j = pair
         key = draw_key(seed, number, i, j)
         return hashed.compare(
-            asker(i), candidates[j], params.n_neighbors or 1, draw_key=key, n_jobs=1, progress=progress
+            asker(i), candidates(j), params.n_neighbors or 1, draw_key=key, n_jobs=1, progress=progress
         )
 
     pairs = list(permutations(range(len(parties)), 2))
