@@ -642,8 +642,8 @@ def _work(record: RunRecord) -> Figure | None:
 def _timeline(record: RunRecord) -> Figure | None:
     if not record.timeline:
         return None
-    first = [h for h in record.timeline if h.kind in STAGE_1]
-    second = [h for h in record.timeline if h.kind not in STAGE_1]
+    begins = next((i for i, h in enumerate(record.timeline) if h.kind not in STAGE_1), len(record.timeline))
+    first, second = record.timeline[:begins], record.timeline[begins:]
     charts = [
         (title, _timeline_chart(hops, [p.name for p in record.parties]))
         for title, hops in (("stage 1: similar rows", first), ("stage 2: the first rounds", second[:FIRST_HOPS]))
