@@ -39,7 +39,10 @@ METHOD_WORDS: Final = {
     "ALL-IN": "ALL-IN (pooled)",
 }
 METRIC_WORDS: Final = {"logloss": "log loss", "error": "error", "auc": "AUC", "rmse": "root mean square error"}
-STAGE_1: Final = ("Greet", "Describe", "Settle", "Introduce", "Meet", "Measure", "Hash", "Match", "TakeSimilar")
+STAGE_1: Final = {
+    *("Greet", "Describe", "DescribeLabels", "Settle", "Introduce", "Meet", "Recall"),
+    *("Measure", "Hash", "Match", "TakeSimilar"),
+}
 FIRST_HOPS = 240  # of stage 2, drawn one by one
 MOST_FEATURES = 20
 EVERYBODY = "all parties"
@@ -141,7 +144,7 @@ def headline(record: RunRecord) -> list[str]:
     ):
         if gains:
             said.append(f"{words} {_who_gains(gains)}")
-    return said or ["No party's gain was measured in this run."]
+    return said or record.notes[:1] or ["No party's gain was measured in this run."]
 
 
 def _main(record: RunRecord) -> list[Gain]:
@@ -152,6 +155,9 @@ def _who_gains(gains: Sequence[Gain]) -> str:
     sure = [g for g in gains if g.low > 0]
     lost = [g for g in gains if g.high < 0]
     metric = METRIC_WORDS[gains[0].metric]
+    if len(sure) == len(gains) == 1 and gains[0].alone:
+        (one,) = gains
+        return f"{one.party} predicts better than alone: its {metric} falls by {100 * one.gain / one.alone:.0f} %."
     if len(sure) == len(gains):
         cut = sorted(100 * g.gain / g.alone for g in gains if g.alone)
         return f"every party predicts better than alone: its {metric} falls by {cut[0]:.0f} to {cut[-1]:.0f} %."
@@ -391,10 +397,11 @@ def _lines(points: Sequence[Points]) -> list[dict[str, Any]]:
 def _line_chart(
     rows: list[dict[str, Any]], x: str, y: str, words: str, *, dots: bool, diagonal: bool
 ) -> dict[str, Any]:
+    shown = [method for method in METHODS if any(r["method"] == method for r in rows)]
     base = _plot(rows).encode(
         x=alt.X("x:Q", title=x),
         y=alt.Y("y:Q", title=y),
-        color=_method_color(),
+        color=_method_color(shown),
         detail="model:N",
         order="place:Q",
         tooltip=["model:N", alt.Tooltip("x:Q", format=".3f", title=x), alt.Tooltip("y:Q", format=".3f", title=y)],
@@ -402,7 +409,7 @@ def _line_chart(
     is_main = alt.datum.method == "SimFL"
     chart: Any = base.mark_line(point=dots).encode(
         strokeWidth=alt.condition(is_main, alt.value(3), alt.value(1.4)),
-        strokeDash=_method_dash(),
+        strokeDash=_method_dash(shown),
     )
     if diagonal:
         low, high = min(r["x"] for r in rows), max(r["x"] for r in rows)

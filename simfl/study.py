@@ -290,6 +290,7 @@ ward = ["surgery", "medicine", "other"]
 objective = "binary:logistic"
 n_trees = 100
 learning_rate = 0.1
+validation_fraction = 0.2    # rows that each party sets aside, to measure on them what it gains over being alone
 
 [audit]                      # read by `simfl audit study.toml`, which attacks a party's own rows before any leaves
 # max_excess = 0.3           # exit with an error if an attack beats guessing by more than 30 points
