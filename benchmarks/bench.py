@@ -23,6 +23,7 @@ from benchmarks.cells import ROOT
 from benchmarks.pages import RESULTS, Page, size
 
 FOLDER = ROOT / "runs" / "bench"
+QUICK = ROOT / "runs" / "quick" / "bench"
 FAISS = ROOT / "runs" / "environments" / "faiss"
 SPEED = ("benchmarks.speed",)
 # name -> module and arguments; the same with small sizes
@@ -49,8 +50,9 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
 def run(name: str, *, quick: bool) -> None:
     """One measurement, into its JSON file."""
     command, small = COMMANDS[name]
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-m", *command, *(small if quick else []), "--json", str(FOLDER / f"{name}.json")]
+    folder = QUICK if quick else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", *command, *(small if quick else []), "--json", str(folder / f"{name}.json")]
     path = os.pathsep.join(filter(None, [str(FAISS), os.environ.get("PYTHONPATH", "")]))
     subprocess.run(words, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
 
@@ -62,9 +64,9 @@ def install_faiss() -> None:
         subprocess.run([*pip, "--target", str(FAISS), "faiss-cpu"], check=False)
 
 
-def gather() -> dict[str, Any]:
+def gather(folder: Path) -> dict[str, Any]:
     """What is there of all measurements."""
-    return {name: json.loads(file.read_text()) for name in COMMANDS if (file := FOLDER / f"{name}.json").exists()}
+    return {name: json.loads(file.read_text()) for name in COMMANDS if (file := folder / f"{name}.json").exists()}
 
 
 def page(found: dict[str, Any]) -> Page:
@@ -209,8 +211,8 @@ def main() -> None:
     for name in given.only:
         console.rule(name)
         run(name, quick=given.quick)
-    found = gather()
-    target = FOLDER if given.quick else RESULTS
+    found = gather(QUICK if given.quick else FOLDER)
+    target = QUICK if given.quick else RESULTS
     (target / "speed.json").write_text(json.dumps(found, indent=1) + "\n")
     page(found).write(target / "speed.md")
     console.print(f"Written to {Path(target) / 'speed.md'}")

@@ -24,7 +24,7 @@ from simfl import study as studies
 from simfl.arrays import AnyArray
 from simfl.callbacks import TreeLines, logger
 from simfl.data import objective_for
-from simfl.errors import DataError, FileError, ParameterError, SimFLError
+from simfl.errors import DataError, FileError, ParameterError, SimFLError, StudyError
 from simfl.files import Dataset, predictions, read, read_frame, write_frame
 from simfl.model import Model, check_target, load, write_whole
 from simfl.params import Objective, RecipeName, defaults, descriptions
@@ -312,6 +312,8 @@ def audit(
 ) -> None:
     """Attack what this party would send, on its own rows, before anything is sent.
 
+    With a study, its parameters count; of the options here only --max-excess, --seed and where to write.
+
     Examples: simfl audit study.toml --out audit.html
     simfl audit patients.csv --label outcome --matching shared
     """
@@ -322,7 +324,8 @@ def audit(
     if file.suffix == ".toml":
         study = read_study(file)
         if study.data is None:
-            X, y, name, chosen = _of_party(file, party or file.parent / "party.toml", study.max_excess)
+            limit = study.max_excess if max_excess is None else max_excess
+            X, y, name, chosen = _of_party(file, party or file.parent / "party.toml", limit)
         else:
             label, chosen, file = label or study.label, study.options(), file.parent / study.data
     if file.suffix != ".toml":
@@ -345,6 +348,8 @@ def audit(
 def _of_party(study_path: Path, party_path: Path, max_excess: Any) -> tuple[Any, Any, str, dict[str, Any]]:
     """The rows of a party as the study reads them, and the study's parameters as they will be used."""
     study, own = studies.read_study(study_path), studies.read_party_file(party_path)
+    if own.name not in study.parties:
+        raise StudyError(f"{party_path} is of party {own.name!r}; the study has {study.parties}.")
     member, _ = studies.open_table(study, own.name, Path(own.data))
     first, second = study.params()
     named = {"matching", "ids", "masked", "min_group"}

@@ -28,13 +28,15 @@ import psutil
 
 from simfl import hub
 from simfl import messages as msg
+from simfl.arrays import AnyArray
 from simfl.callbacks import TreeRecord
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.evidence import Protection, protections
 from simfl.model import write_whole
+from simfl.params import guarded_columns
 from simfl.party import Party
 from simfl.privacy.tokens import secret_of
-from simfl.record import Member, Recorder
+from simfl.record import Member, Recorder, RunRecord
 from simfl.sites import CLASSES, PARTY_FILE, RESULTS, Order, sweep
 from simfl.study import EXAMPLE_PARTY, Study, example, open_table, parse_study, read_party_file, read_study
 from simfl.transport import flare
@@ -101,22 +103,43 @@ def check(study_path: Path, party_path: Path) -> Checked:
 
 def rehearse(study: Study, party: Party) -> Rehearsal | None:
     """Play the study with parties made of one's own rows, masked as between machines, and look at what is sent."""
-    drawn = np.random.default_rng(0).permutation(len(party.rows.y))[:REHEARSED_ROWS]
+    first, second = study.params()
+    drawn = _spread(party.rows.y, classes=second.objective != "reg:squarederror")
     if len(study.parties) < 2 or len(drawn) < 10 * len(study.parties):
         return None
-    shares = np.array_split(drawn, len(study.parties))
+    shares = [drawn[place :: len(study.parties)] for place in range(len(study.parties))]
     members = [party.part(name, np.sort(rows)) for name, rows in zip(study.parties, shares, strict=True)]
     transport = LocalTransport(members)
-    first, second = study.params()
     masked = first.masked is not False
     seed = study.parameters.get("random_state") or 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what to be warned of is told by the protections
         prepared = hub.prepare(transport, msgspec.structs.replace(first, masked=masked, random_state=seed))
         trees = min(second.n_trees, REHEARSED_TREES)
-        hub.train(transport, prepared, msgspec.structs.replace(second, masked=masked, n_trees=trees, rematch=2))
+        hub.train(
+            transport,
+            prepared,
+            msgspec.structs.replace(second, masked=masked, n_trees=trees, rematch=min(second.rematch or 0, 2)),
+        )
     sent = dict(transport.traffic.sent[study.parties[0]])
-    return Rehearsal(len(drawn), trees, protections(transport.traffic.evidence()), sent)
+    guarded = guarded_columns(first, party.rows.X.shape[1])
+    return Rehearsal(len(drawn), trees, protections(transport.traffic.evidence(), guarded), sent)
+
+
+def _spread(y: AnyArray, *, classes: bool) -> AnyArray:
+    """Rows to rehearse with: of every class, by turns; none where there is one class only."""
+    order = np.random.default_rng(0).permutation(len(y))
+    if not classes:
+        return order[:REHEARSED_ROWS]
+    labels = y[order].astype(str)
+    found = np.unique(labels)
+    if len(found) < 2:
+        return order[:0]
+    place = np.empty(len(order))
+    for label in found:
+        of_it = np.flatnonzero(labels == label)
+        place[of_it] = np.arange(len(of_it)) / len(of_it)  # each class is spread over all places
+    return order[np.argsort(place, kind="stable")][:REHEARSED_ROWS]
 
 
 def what_leaves() -> list[tuple[str, str]]:
@@ -201,6 +224,7 @@ class Progress:
     tell: Callable[[str], None] = lambda text: None
     tree: Callable[[TreeRecord, list[str]], None] = lambda record, connected: None
     stage: str = field(default="", init=False)
+    without: list[str] = field(default_factory=list, init=False)  # parties that have not got the model
     _recorder: Recorder | None = field(default=None, init=False)
 
     def enter(self, stage: str) -> None:
@@ -213,7 +237,9 @@ class Progress:
     def recording(self, study: Study, folder: Path) -> Iterator[None]:
         """Keep run.json up to date, for `simfl watch`, until the hub's own record takes its place."""
         recorder = Recorder(folder, study.name, [Member(name=party, n_rows=0) for party in study.parties])
+        known = RunRecord.load(folder).history if (folder / "run.json").exists() else []
         recorder.before_training(study.parties, study.params()[1])
+        recorder.record = msgspec.structs.replace(recorder.record, history=known)
         self._recorder = recorder
         try:
             yield
@@ -225,8 +251,10 @@ class Progress:
 
     def keep(self, record: TreeRecord) -> None:
         """Write down a tree, unless a job that was taken up again tells of it once more."""
-        if self._recorder is not None and record.round == len(self._recorder.record.history):
-            self._recorder.after_tree(record)
+        if self._recorder is not None:
+            known = self._recorder.record.history
+            if not known or record.round > known[-1].round:
+                self._recorder.after_tree(record)
 
 
 def train(
@@ -265,7 +293,11 @@ def train(
                 _watch_over(federation.kits["submitter"], study, order, folder, progress, federation.check)
         else:
             _watch_over(submitter, study, order, folder, progress)
-    write_whole(folder / ORDER, msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
+    if progress.without:
+        away = ", ".join(progress.without)
+        progress.tell(f"the model has not reached {away}: when they are back, run `simfl train --resume`")
+    else:
+        write_whole(folder / ORDER, msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
     return folder
 
 
@@ -409,6 +441,7 @@ class _Job:
             raise StudyError(told["error"]) if told["error"] else EngineError("The training failed at the hub.")
         if told["stage"] != "done" or len(told["records"]) == 200:
             return False
+        self.progress.without = told["without"]
         for name in RESULTS:
             write_whole(self.folder / name, self._fetch(name))
         self.submitter.progress(self.job, {"collected": True})

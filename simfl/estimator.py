@@ -116,6 +116,17 @@ def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:
     return by_column(labels)
 
 
+def _as_before(init_model: Model, y: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """The classes of an earlier fit, and the labels as places among them."""
+    if init_model.labels is None:
+        raise DataError("init_model is not the model_ of a fitted SimFLClassifier. Fit one first, or use simfl.train.")
+    places = {label: place for place, label in enumerate(init_model.labels.tolist())}
+    strange = sorted({str(label) for label in y.tolist() if label not in places})
+    if strange:
+        raise DataError(f"init_model does not know these classes: {strange}. Fit anew without it.")
+    return init_model.labels, np.array([places[label] for label in y.tolist()])
+
+
 @documented(_DEFAULTS)
 class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     """A classifier over several parties: binary:logistic for two classes, multi:softprob for more.
@@ -134,10 +145,14 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         X, y = self._check_fit(X, y)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
+        if init_model is not None:
+            self.classes_, numbers = _as_before(init_model, y)
         if len(self.classes_) < 2:
             raise DataError(f"All labels are of one class ({self.classes_[0]!r}). Two classes at least are needed.")
         objective = "binary:logistic" if len(self.classes_) == 2 else "multi:softprob"
-        return self._fit(X, numbers, parties, sample_weight, objective, init_model)
+        self._fit(X, numbers, parties, sample_weight, objective, init_model)
+        self.model_.labels = self.classes_
+        return self
 
     def predict(self, X: Any) -> AnyArray:
         """The most likely class of every row."""

@@ -242,7 +242,7 @@ def importance(model: Model, X: Any) -> list[Importance]:
         Importance(feature=name, gain=gain.get(name), shap=value, splits=int(splits.get(name, 0)))
         for name, value in zip(names, shap, strict=True)
     ]
-    return sorted(found, key=lambda one: -(one.shap or one.gain or 0.0))
+    return sorted(found, key=lambda one: -((one.gain or 0.0) if one.shap is None else one.shap))
 
 
 def _shap(model: Model, X: Any) -> list[float]:

@@ -55,22 +55,23 @@ def _asked(question: msg.Request) -> list[str]:
         return [f"hashes {question.n_hashes}"]
     if isinstance(question, msg.Start):
         params = question.params
-        found = [f"min_group {params.min_group}"]
-        found += ["shared cut points"] if question.mean is not None else []
-        return found + ([f"epsilon {params.epsilon:g}"] if params.epsilon is not None else [])
+        noise = "exact sums" if params.epsilon is None else f"epsilon {params.epsilon:g}"
+        return [f"min_group {params.min_group}", f"{params.cuts} cut points", noise]
     return []
 
 
-def protections(shown: Mapping[str, int]) -> list[Protection]:
-    """All protections, from how often each thing was shown.
+def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Protection]:
+    """All protections, from how often each thing was shown. `guarded`: the unknown columns that L must stay below.
 
     >>> [p.name for p in protections({"names": 3, "masked sums": 9, "lasting ids": 3, "trees": 4}) if p.on]
     ['Blind matching', 'Masked sums', 'No statistics of tree nodes']
     """
     n = Counter(shown)
     sums = n["masked sums"] + n["plain sums"]
-    least = _number(n, "min_group") or 1
-    hashes, columns, epsilon = _number(n, "hashes"), _number(n, "columns"), _number(n, "epsilon")
+    least = min(_numbers(n, "min_group"), default=1)
+    hashes = max(_numbers(n, "hashes"), default=None)
+    columns = guarded if guarded is not None else min(_numbers(n, "columns"), default=None)
+    epsilon = max(_numbers(n, "epsilon"), default=None)
     told = [
         (
             "Blind matching",
@@ -100,13 +101,13 @@ def protections(shown: Mapping[str, int]) -> list[Protection]:
         ),
         (
             "Shared cut points",
-            n["shared cut points"] > 0,
+            n["shared cut points"] > 0 and n["own cut points"] == 0,
             "Thresholds come from a public grid.",
             "A threshold is the exact value of one of the builder's rows.",
         ),
         (
             "Noise (differential privacy)",
-            epsilon is not None,
+            epsilon is not None and n["exact sums"] == 0,
             f"Sums carry noise for epsilon = {epsilon or 0:g}.",
             "Sums are exact.",
         ),
@@ -116,19 +117,18 @@ def protections(shown: Mapping[str, int]) -> list[Protection]:
             "A row cannot be solved for exactly from its hash values. It can still be estimated."
             if hashes
             else "No hash values were sent.",
-            f"{hashes or 0:g} hash values for {columns or 0:g} columns: a row can be solved for.",
+            f"{hashes or 0:g} hash values for {columns or 0:g} unknown columns: a row can be solved for.",
         ),
         (
             "No statistics of tree nodes",
-            n["trees"] > 0,
+            True,
             f"{n['trees']} messages with trees: structure and leaf values, no counts of rows per node.",
-            "No tree was sent.",
+            "",
         ),
     ]
     return [Protection(name=name, on=bool(on), meaning=yes if on else no) for name, on, yes, no in told]
 
 
-def _number(shown: Mapping[str, int], name: str) -> float | None:
-    """The number that was shown under a name: the least, where there were several."""
-    found = [float(key.removeprefix(f"{name} ")) for key in shown if key.startswith(f"{name} ")]
-    return min(found, default=None)
+def _numbers(shown: Mapping[str, int], name: str) -> list[float]:
+    """The numbers that were shown under a name."""
+    return [float(key.removeprefix(f"{name} ")) for key in shown if key.startswith(f"{name} ")]

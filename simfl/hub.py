@@ -31,7 +31,7 @@ from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.privacy.guard import about_two_parties, check_hashes, default_hashes
 from simfl.privacy.noise import REACH, Noise, plan
-from simfl.privacy.sums import LEAF_BITS, ROW_BITS, from_ints, resolution
+from simfl.privacy.sums import FINE_ENOUGH, LEAF_BITS, ROW_BITS, SHORT_BITS, from_ints, int_type, resolution
 from simfl.privacy.wide import WIDE_WORDS, from_words, to_wide, wide_total
 from simfl.schema import Column, Expansion, Schema, agree
 from simfl.training.groups import SPREAD
@@ -366,15 +366,18 @@ class _Exponents:
     min_group: int = 1
     noise: Noise | None = None
     row: tuple[int, int] = (0, 0)
+    bits: msg.RowBits = 31  # of hessians onto rows
 
     def matched(self, most_uses: Mapping[str, int]) -> None:
         """Sums onto rows are bounded by how many rows resemble one and the same row."""
         more = SPREAD * self.min_group if self.min_group > 1 else 1
         sizes = [(s, more * most_uses.get(party, 0)) for party, s in self.started.items()]
-        self.row = (
-            resolution((s.gradient * uses + self._reach("row", 0) for s, uses in sizes), ROW_BITS[0]),
-            resolution((s.hessian * uses + self._reach("row", 1) for s, uses in sizes), ROW_BITS[1]),
-        )
+        gradients = [s.gradient * uses + self._reach("row", 0) for s, uses in sizes]
+        hessians = [s.hessian * uses + self._reach("row", 1) for s, uses in sizes]
+        largest = max(s.hessian for s in self.started.values())
+        short = math.ldexp(1.0, resolution(hessians, SHORT_BITS)) <= FINE_ENOUGH * largest
+        self.bits = 23 if short else 31
+        self.row = (resolution(gradients, ROW_BITS), resolution(hessians, self.bits))
 
     @property
     def leaf(self) -> tuple[int, int]:
@@ -437,7 +440,7 @@ def _fitted(params: TrainParams, prepared: Prepared) -> TrainParams:
         halved = n_parties == 2 and prepared.most_uses and params.recipe == "default"
         settled["subsample"] = 0.5 if halved else 1.0
     if params.max_bin is None:
-        coarse = n_parties > 1 and many_rows and params.recipe == "default"
+        coarse = n_parties > 1 and many_rows and params.recipe == "default" and params.cuts == "own"
         settled["max_bin"] = COARSE_BINS if coarse else BINS
     return msgspec.structs.replace(params, **settled)
 
@@ -809,6 +812,7 @@ def _sums_for(
         builders=builders,
         previous=previous,
         exponents=exponents.row,
+        hessian_bits=exponents.bits,
         mask=masks.next(),
     )
     asked = [party for party in transport.parties if builders != [party]]
@@ -821,7 +825,9 @@ def _sums_for(
     sums = {
         builder: {
             "gradients": _add({party: reply.gradients.get(builder) for party, reply in replies.items()}, "i4"),
-            "hessians": _add({party: reply.hessians.get(builder) for party, reply in replies.items()}, "i3"),
+            "hessians": _add(
+                {party: reply.hessians.get(builder) for party, reply in replies.items()}, int_type(exponents.bits)
+            ),
         }
         for builder in builders
     }
@@ -844,6 +850,7 @@ def _grow(
             round=number,
             previous=previous,
             exponents=exponents.row,
+            hessian_bits=exponents.bits,
             order=orders.get(builder),
             mask=training.masks.now(),
             with_scores=len(sums) == 1,

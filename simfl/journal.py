@@ -22,7 +22,7 @@ from simfl.errors import FileError
 from simfl.messages import AdoptedTree, Array, ClassLabel, TreeStructure
 from simfl.params import TrainParams
 
-_FIRST = b"simfl journal 1\n"
+_FIRST = b"simfl journal 2\n"
 _HEAD = struct.Struct("<II")  # length and checksum of the entry that follows
 
 

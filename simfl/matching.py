@@ -10,10 +10,10 @@ rows into a new order, which the builder can undo with a seed that only it is gi
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from itertools import groupby, permutations
 from typing import Any, NamedTuple
 
 import msgspec
@@ -88,20 +88,25 @@ def find(
             asker(i), candidates(j), params.n_neighbors or 1, draw_key=key, n_jobs=1, progress=progress
         )
 
-    pairs = list(permutations(range(len(parties)), 2))
+    def finish(party: str, asked: Mapping[str, Future[tuple[Any, Any]]]) -> Found:
+        similar: dict[str, msg.Array] = {}
+        equal: dict[str, float] = {}
+        uses = 0
+        for other, future in asked.items():
+            rows, counts = future.result()
+            similar[other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
+            equal[other] = float(counts[:, 0].mean())
+            uses = max(uses, most_uses(rows, n_rows[other]))
+        return Found(party, similar, equal, uses)
+
     pool = ThreadPoolExecutor(params.n_jobs if params.n_jobs and params.n_jobs > 0 else cores())
+    asked: deque[tuple[str, dict[str, Future[tuple[Any, Any]]]]] = deque()
     try:
-        results = zip(pairs, pool.map(search, pairs), strict=True)
-        for i, of_one in groupby(results, key=lambda result: result[0][0]):
-            similar: dict[str, msg.Array] = {}
-            equal: dict[str, float] = {}
-            uses = 0
-            for (_, j), (rows, counts) in of_one:
-                other = parties[j]
-                similar[other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
-                equal[other] = float(counts[:, 0].mean())
-                uses = max(uses, most_uses(rows, n_rows[other]))
-            yield Found(parties[i], similar, equal, uses)
+        for i, party in enumerate(parties):  # while one party's rows are handed out, the next one's are sought
+            asked.append((party, {o: pool.submit(search, (i, j)) for j, o in enumerate(parties) if j != i}))
+            if len(asked) > 1:
+                yield finish(*asked.popleft())
+        yield finish(*asked.popleft())
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt waits for the searches under way only
 

@@ -30,7 +30,7 @@ from simfl.privacy.sums import from_three_bytes, to_three_bytes
 from simfl.schema import Column
 from simfl.training.trees import LEAF, Tree, children
 
-VERSION = 1  # of the protocol: parties of different versions refuse each other
+VERSION = 2  # of the protocol: parties of different versions refuse each other
 
 ClassLabel = bool | int | float | str
 DType = Literal["u1", "u2", "u4", "u8", "i3", "i4", "i8", "f4", "f8"]  # i3: the low three bytes of i4
@@ -47,6 +47,7 @@ Round = Annotated[int, Meta(ge=0, le=2**40)]
 Seed = Annotated[int, Meta(ge=0)]
 Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
 Parties = Annotated[int, Meta(ge=1, le=2**16)]
+RowBits = Literal[23, 31]  # of hessians summed onto rows, beside the sign: three bytes where that is fine enough
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -377,6 +378,7 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
     builders: list[str]
     previous: list[AdoptedTree]
     exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
+    hessian_bits: RowBits
     similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
     mask: Masking | None = None
 
@@ -398,6 +400,7 @@ class Grow(Message, frozen=True, kw_only=True):
     gradients: Array | None
     hessians: Array | None
     exponents: tuple[Exponent, Exponent]
+    hessian_bits: RowBits
     order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
     mask: Masking | None = None  # the sums carry the builder's masks still
     with_scores: bool = True  # no: they came with the builder's own `RowSums`
@@ -597,7 +600,7 @@ def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
 
 
 def tree_to_message(tree: Tree) -> TreeStructure:
-    """The structure of a tree: eight bytes and a few bits per split."""
+    """The structure of a tree: five bytes and a few bits per split, where there are no more than 256 features."""
     inner = tree.feature != LEAF
     return TreeStructure(
         n_nodes=len(inner),

@@ -65,6 +65,7 @@ class Model:
         self.traffic = about.traffic
         self.epsilon, self.delta = about.epsilon, about.delta
         self.schema = about.schema
+        self.labels: AnyArray | None = None  # of a scikit-learn estimator, whose model knows their places only
 
     @property
     def n_trees(self) -> int:
@@ -159,9 +160,7 @@ class Model:
         target = check_target(path)
         booster = self.booster
         if not history:
-            about = _About(
-                classes=self._about.classes, history=[], traffic={}, schema=self.schema, gain=self._about.gain
-            )
+            about = msgspec.structs.replace(self._about, history=[], traffic={})
             booster = Model(booster.copy(), about).booster
         write_whole(target, bytes(booster.save_raw(target.suffix[1:])))
 

@@ -274,6 +274,11 @@ def descriptions() -> dict[str, str]:
     return found
 
 
+def guarded_columns(params: PrepareParams, n_features: int) -> int:
+    """The columns that nobody is thought to know: there must be fewer hash values."""
+    return (params.original_features or n_features) - (params.known_features or 0)
+
+
 def prepare_params(**given: Any) -> PrepareParams:
     """The checked parameters of stage 1, with the recipe's own filled in."""
     checked: PrepareParams = _checked(PrepareParams, given)

@@ -33,7 +33,7 @@ from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
 from simfl.privacy.keys import Identity, Keys, sign, verify
 from simfl.privacy.masks import Masks
 from simfl.privacy.noise import Noise, add_noise, plan
-from simfl.privacy.sums import ROW_BITS, fold, power_above, to_leaf_ints, to_row_ints
+from simfl.privacy.sums import ROW_BITS, fold, int_type, power_above, to_leaf_ints, to_row_ints
 from simfl.privacy.tokens import (
     SECRET_BYTES,
     asking,
@@ -385,6 +385,9 @@ class Party:
 
     def _hide(self, hashes: HashValues, number: int | None) -> msg.HiddenRows:
         """The hash values under names, the rows in an order that only this party knows."""
+        kept = self._kept(number)
+        if kept is not None:  # ids of an earlier search stand in other orders: they must not meet these
+            kept.unlink(missing_ok=True)
         names, codes = hide_values(self._secret(), hashes, number)
         self._hidden = private_order(len(codes))
         self._remember_order(hashes.above, number)
@@ -741,10 +744,12 @@ class Party:
                     G, H = add_noise(G, run.noise.row[0]), add_noise(H, run.noise.row[1])
                 ints = [
                     to_row_ints(v, exponent, bits, run.n_parties)
-                    for v, exponent, bits in zip((G, H), message.exponents, ROW_BITS, strict=True)
+                    for v, exponent, bits in zip(
+                        (G, H), message.exponents, (ROW_BITS, message.hessian_bits), strict=True
+                    )
                 ]
                 masked = self._masked_rows(ints, builder, message.mask)
-                g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1], "i3")
+                g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1], int_type(message.hessian_bits))
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run, message.mask))
 
     def _release(self, run: Run, kind: str, n: int, most: int) -> None:
@@ -795,8 +800,10 @@ class Party:
         places = self._order_of_sums(run, message)
         g, h = run.g, run.h
         if message.gradients is not None and message.hessians is not None:
-            sums = [msg.unpack(message.gradients, "i4", g.shape), msg.unpack(message.hessians, "i3", g.shape)]
-            G, H = map(fold, self._masked_rows(sums, self.name, message.mask), ROW_BITS)
+            bits = (ROW_BITS, message.hessian_bits)
+            both = zip((message.gradients, message.hessians), bits, strict=True)
+            sums = [msg.unpack(array, int_type(n), g.shape) for array, n in both]
+            G, H = map(fold, self._masked_rows(sums, self.name, message.mask), bits)
             g = weighted(g, G, message.exponents[0], places)
             H = np.maximum(H, 0) if run.noise else H  # noise can make a hessian negative
             h = weighted(h, H, message.exponents[1], places)

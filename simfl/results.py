@@ -23,6 +23,7 @@ from simfl.hub import Training
 from simfl.journal import Answered, Journal, missed_trees
 from simfl.messages import Greeting
 from simfl.model import Model
+from simfl.params import guarded_columns
 from simfl.party import Party
 from simfl.record import Member, RunRecord
 from simfl.schema import xgboost_types
@@ -39,9 +40,14 @@ def of_hub(
     greetings: Mapping[str, Greeting],
     begun: float,
     *,
+    before: Mapping[str, int],
     started_anew: bool,
 ) -> RunRecord:
-    """All that the hub knows. `begun`: when the hub was started, by the clock of `time.perf_counter`."""
+    """All that the hub knows.
+
+    `begun`: when the hub was started, by the clock of `time.perf_counter`. `before`: what the messages of stage 1
+    showed, if that was before this start.
+    """
     prepared = training.prepared
     seconds = prepared.seconds + sum(r.seconds for r in training.history)
     missed = missed_trees(journal.entries)
@@ -62,11 +68,13 @@ def of_hub(
         similarity=record.similarity(prepared, {}),
         traffic=traffic.since(None),
         timeline=record.timeline(traffic.hops, begun),
-        protections=protections(traffic.evidence()),
+        protections=protections(
+            traffic.evidence() + Counter(before), guarded_columns(prepared.params, prepared.n_features)
+        ),
         importance=evaluation.importance(model, None),
         settings=record.settings(prepared.params, training.params),
         versions=record.versions() | {f"at {party}": _installed(reply) for party, reply in greetings.items()},
-        notes=_notes(started_anew=started_anew),
+        notes=[NO_GAINS, *[STARTED_ANEW] * started_anew],
     )
 
 
@@ -81,10 +89,24 @@ def _installed(reply: Greeting) -> str:
     return ", ".join(f"{name} {number}" for name, number in reply.versions.items())
 
 
-def _notes(*, started_anew: bool) -> list[str]:
-    notes = ["The hub has no rows: what each party gains over being alone is in the report at that party."]
-    again = "The hub was started anew during this training: traffic and time line begin with its last start."
-    return notes + [again] * started_anew
+NO_GAINS = "The hub has no rows: what each party gains over being alone is in the report at that party."
+STARTED_ANEW = "The hub was started anew during this training: traffic and time line begin with its last start."
+
+
+def for_party(known: RunRecord, party: str) -> RunRecord:
+    """What a party may be told of it: of the others, no more than it knows already."""
+    alike = known.similarity
+    if alike is not None:
+        own = {name: value for name, value in alike.equal_hashes.items() if name == party}
+        uses = {name: value for name, value in alike.most_uses.items() if name == party}
+        alike = msgspec.structs.replace(alike, equal_hashes=own, most_uses=uses)
+    return msgspec.structs.replace(
+        known,
+        similarity=alike,
+        traffic={name: value for name, value in known.traffic.items() if name == party},
+        timeline=[hop for hop in known.timeline if hop.party == party],
+        versions={n: v for n, v in known.versions.items() if not n.startswith("at ") or n == f"at {party}"},
+    )
 
 
 def of_party(known: RunRecord, party: Party, model: Model, study: Study, journal: Journal | None) -> RunRecord:
@@ -92,14 +114,15 @@ def of_party(known: RunRecord, party: Party, model: Model, study: Study, journal
     changes: dict[str, Any] = {"title": f"{known.title}, as {party.name} sees it"}
     answered = list(journal.of(Answered)) if journal else []
     if answered:
-        changes["protections"] = protections(Counter(fact for entry in answered for fact in entry.shows))
+        guarded = guarded_columns(study.params()[0], party.rows.X.shape[1])
+        changes["protections"] = protections(Counter(fact for entry in answered for fact in entry.shows), guarded)
         changes["traffic"] = {party.name: _traffic(answered)}
         changes["timeline"] = []
     aside = party.validation_rows
     if aside is None or not len(aside.y):
         note = "No rows were set aside here (validation_fraction), so that the gain over being alone was not measured."
-        return msgspec.structs.replace(known, **changes, notes=[*known.notes[1:], note])
-    changes["notes"] = known.notes[1:]
+        return msgspec.structs.replace(known, **changes, notes=[note, *(n for n in known.notes if n != NO_GAINS)])
+    changes["notes"] = [note for note in known.notes if note != NO_GAINS]
     return msgspec.structs.replace(known, **changes | _measured(party, model, study))
 
 
@@ -118,8 +141,8 @@ def _measured(party: Party, model: Model, study: Study) -> dict[str, Any]:
     if aside is None:
         return {}
     classes = None if model.classes is None else model.classes.tolist()
-    alone = baselines.xgboost_model([party], classes, study.parameters)
-    names = {"feature_names": model.feature_names, **xgboost_types(model.schema)}
+    alone = baselines.xgboost_model([party], classes, study.parameters | {"n_jobs": party.n_jobs})
+    names = {"feature_names": model.feature_names, "nthread": party.n_jobs, **xgboost_types(model.schema)}
     X, own_X = (xgb.DMatrix(rows.X, **names) for rows in (aside, party.training_rows))
     held_out = HeldOut(X, aside.y, np.full(len(aside.y), party.name))
     own = {party.name: (own_X, party.training_rows.y)}

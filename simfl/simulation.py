@@ -24,6 +24,7 @@ from simfl.evaluation import HeldOut
 from simfl.evidence import protections
 from simfl.federation import Preparation
 from simfl.files import Dataset
+from simfl.params import guarded_columns
 from simfl.party import Party
 from simfl.record import Curve, Member, RunRecord, Score, Similarity
 
@@ -104,7 +105,9 @@ def record_of(stage: Stage, compared: Comparison, *, title: str, command: str | 
         similarity=similarity(ready),
         traffic=model.traffic,
         timeline=record.timeline(ready.transport.traffic.hops, compared.begun),
-        protections=protections(ready.transport.traffic.evidence()),
+        protections=protections(
+            ready.transport.traffic.evidence(), guarded_columns(ready.about.params, ready.about.n_features)
+        ),
         importance=evaluation.importance(model, held_out.X),
         settings=record.settings(ready.about.params, training),
         versions=record.versions(),

@@ -74,6 +74,7 @@ class HubSite(HubEnd):
         self.begun = time.perf_counter()
         self.greetings: dict[str, msg.Greeting] = {}
         self.started_anew = False
+        self.before: dict[str, int] = {}  # what the messages of stage 1 showed, if that was before this start
         self.result: dict[str, bytes] = {}
         self.collected = threading.Event()
 
@@ -110,14 +111,26 @@ class HubSite(HubEnd):
             greet(transport, self.order)  # they only have to know the folder
         result = {name: path.read_bytes() for name, path in finished.items()}
         self.watch.stage = "handing out"
-        model, history, record = (result[name] for name in RESULTS)
-        question = msg.TakeModel(model=model, history=history, record=record)
-        for party in list(transport.parties):  # whoever is gone gets it with the next --resume
-            try:
-                transport.ask(party, question)
-            except PartyLost:
-                transport.parties.remove(party)
+        self._hand_out(transport, result)
         return result
+
+    def _hand_out(self, transport: FlareTransport, result: dict[str, bytes]) -> None:
+        """The model to everybody who is there; the others get it with the next --resume."""
+        model, history, record = (result[name] for name in RESULTS)
+        known = msgspec.json.decode(record, type=RunRecord)
+        questions = {
+            party: msg.TakeModel(
+                model=model, history=history, record=msgspec.json.encode(results.for_party(known, party))
+            )
+            for party in transport.parties
+        }
+        self.watch.without = [party for party in self.study.parties if party not in questions]
+        try:
+            transport.ask_all(questions)
+        except PartyLost as lost:
+            self.watch.without += lost.parties
+        except SimFLError as error:  # it is at the hub and with the others: no reason to fail
+            self.watch.error = str(error)
 
     def _prepare(self, transport: FlareTransport, folder: Path) -> hub.Prepared:
         """Stage 1, or what is left of an earlier one if nobody's rows have changed."""
@@ -136,11 +149,14 @@ class HubSite(HubEnd):
                     "Start a new training, without --resume."
                 )
             if not prepared.most_uses or hub.recall(transport, transport.parties, None):
+                self.before = msgspec.json.decode((folder / "shown.json").read_bytes(), type=dict[str, int])
                 return prepared
         if not everybody:
             missing = [party for party in self.study.parties if party not in transport.parties]
             raise PartyLost(missing, "a training begins with all parties. Start them and run `simfl train` again.")
+        file.unlink(missing_ok=True)  # what it stands for is about to change
         prepared = hub.prepare(transport, params)
+        write_whole(folder / "shown.json", msgspec.json.encode(transport.traffic.evidence()))
         write_whole(file, msgspec.json.encode(prepared))
         return prepared
 
@@ -177,7 +193,8 @@ class HubSite(HubEnd):
             self.study,
             self.greetings,
             self.begun,
-            started_anew=self.started_anew,
+            before=self.before,
+            started_anew=self.started_anew or bool(self.before),
         ).save(folder)
         # What depends on the clock stays out of the model: the same trees, the same file.
         model.save(folder / "model.ubj", history=False)
@@ -198,6 +215,7 @@ class _Watch(Callback):
 
     def __init__(self) -> None:
         self.stage, self.error = "starting", ""
+        self.without: list[str] = []  # parties that have not got the model
         self.records: list[TreeRecord] = []
         self.transport: FlareTransport | None = None
 
@@ -212,13 +230,12 @@ class _Watch(Callback):
         """All that happened from a tree on."""
         records = [msgspec.to_builtins(record) for record in self.records if record.round >= since]
         connected = list(self.transport.parties) if self.transport else []
-        lost = [site for site in self.transport.sites if site not in connected] if self.transport else []
         return {
             "stage": self.stage,
             "error": self.error,
             "records": records[:200],
             "connected": connected,
-            "lost": lost,
+            "without": self.without,
             "time": time.time(),
         }
 
@@ -304,13 +321,15 @@ class PartySite(SiteEnd):
             record = msgspec.json.decode(known, type=RunRecord)
         except msgspec.DecodeError as error:
             raise ProtocolError(f"Party {self.name!r} got a record of the run that is none: {error}.") from None
+        if (folder / "run.json").exists() and RunRecord.load(folder).gains:
+            return  # measured before the hub was started anew
         if self.party is not None and self.study is not None:
-            trained = models.load(folder / "model.ubj")
             try:
+                trained = models.load(folder / "model.ubj")
                 record = results.of_party(record, self.party, trained, self.study, self.journal)
-            except SimFLError as error:  # the model is here; its training does not fail for a missing figure
-                note = f"What {self.name} gains over being alone could not be measured: {error}"
-                record = msgspec.structs.replace(record, notes=[*record.notes, note])
+            except Exception as error:  # noqa: BLE001 - the model is here; its training does not fail for a figure
+                note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
+                record = msgspec.structs.replace(record, notes=[note])
         record.save(folder)
 
     def _greet(self, message: msg.Greet) -> msg.Greeting:

@@ -3,6 +3,7 @@
 import json
 import stat
 
+import numpy as np
 import pytest
 from cryptography import x509
 from typer.testing import CliRunner
@@ -168,3 +169,22 @@ def test_check_rehearses_the_study_and_tells_which_protections_are_on(tmp_path):
     assert "Masked sums off" in shown
     assert "Blind matching off" in shown
     assert "Small groups on" in shown
+
+
+def test_a_party_of_one_class_is_checked_without_a_rehearsal(tmp_path):
+    study = write_study(tmp_path, 30, 200)
+    lines = (tmp_path / "north.csv").read_text().split("\n")
+    one = [lines[0], *(line[:-1] + "1" for line in lines[1:] if line)]
+    (tmp_path / "north.csv").write_text("\n".join(one) + "\n")
+    (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\n')
+    found = consortium.check(study, tmp_path / "party.toml")
+    assert found.classes == {"1": 200}
+    assert found.rehearsed is None
+
+
+def test_a_rare_class_takes_part_in_the_rehearsal():
+    y = np.zeros(100_000, dtype=int)
+    y[:10] = 1
+    drawn = consortium._spread(y, classes=True)
+    assert len(drawn) == consortium.REHEARSED_ROWS
+    assert y[drawn].sum() >= 1

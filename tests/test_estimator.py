@@ -196,3 +196,17 @@ def test_a_fit_can_go_on_from_an_earlier_one(kind):
     second = kind(n_trees=4, random_state=1, rematch=0).fit(X, y, parties=site, init_model=first.model_)
     assert second.model_.n_trees == 10
     assert second.score(X, y) > first.score(X, y)
+
+
+def test_a_later_fit_keeps_the_earlier_classes():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["a", "b", "c"])[y]
+    first = simfl.SimFLClassifier(n_trees=6, random_state=0).fit(X, names)
+    few = y != 1  # no row of class b
+    second = simfl.SimFLClassifier(n_trees=4, random_state=1).fit(X[few], names[few], init_model=first.model_)
+    assert second.classes_.tolist() == ["a", "b", "c"]
+    assert (second.predict(X) == names).mean() > 0.9
+    with pytest.raises(SimFLError, match=r"\['d'\]"):
+        first.fit(X, np.where(y == 1, "d", names), init_model=first.model_)
+    with pytest.raises(SimFLError, match="not the model_ of a fitted"):
+        first.fit(X, names, init_model=simfl.train([simfl.Party("p", X, y)], n_trees=2, objective="multi:softprob"))

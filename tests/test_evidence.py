@@ -45,8 +45,11 @@ def test_what_was_on_is_seen_in_the_messages(params, expected):
 
 
 def test_more_hashes_than_columns_are_seen():
-    found = on(n_hashes=9, allow_unsafe_hashes=True)
-    assert "Fewer hash values than columns (L < d)" not in found
+    rule = "Fewer hash values than columns (L < d)"
+    assert rule not in on(n_hashes=9, allow_unsafe_hashes=True)
+    shown = {"hashes 5": 3, "columns 6": 3}
+    assert rule in {p.name for p in protections(shown) if p.on}
+    assert rule not in {p.name for p in protections(shown, guarded=4) if p.on}  # two of the columns are known
 
 
 def test_one_plain_sum_is_enough_to_say_that_masks_were_off():

@@ -497,3 +497,14 @@ def test_a_column_that_does_not_vary_does_no_harm(table, labels):
     flat = np.column_stack([table, np.full(len(table), 7.0), np.zeros(len(table))])
     members = [simfl.Party("a", flat[:30], labels[:30]), simfl.Party("b", flat[30:], labels[30:])]
     assert simfl.train(members, **QUICK).n_trees == 6
+
+
+@pytest.mark.parametrize(("uses", "bits"), [(40, 23), (5000, 31)])
+def test_hessians_take_three_bytes_only_while_that_is_fine_enough(uses, bits):
+    started = {
+        f"p{i}": msg.Started(gradient=2.0, hessian=0.5, total_gradient=1e5, total_hessian=1e5) for i in range(10)
+    }
+    exponents = hub._Exponents(started)
+    exponents.matched(dict.fromkeys(started, uses))
+    assert exponents.bits == bits
+    assert 2.0 ** exponents.row[1] <= 0.5 * 2**-10  # small hessians do not vanish

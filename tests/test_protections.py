@@ -24,7 +24,7 @@ def group_sizes(min_group, **more):
     for party, message, reply in wire.log:
         if isinstance(reply, msg.RowSums):
             for array in reply.hessians.values():
-                sums = np.ldexp(msg.unpack(array, "i3", array.shape).astype(float), message.exponents[1])
+                sums = np.ldexp(msg.unpack(array, array.dtype, array.shape).astype(float), message.exponents[1])
                 found.append((party, np.rint(sums[sums != 0]).astype(int)))
     return found
 

@@ -268,7 +268,8 @@ def _spans(tables: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[n
 
 def _number(tables: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Distinct values of all tables as 0, 1, ..., for hash values that are far apart."""
-    mixed = len({codes.dtype for codes in tables}) > 1  # int64 and uint64 together would become floats
+    kinds = {codes.dtype for codes in tables}
+    mixed = np.dtype(np.uint64) in kinds and any(kind.kind == "i" for kind in kinds)  # together: floats
     together = np.concatenate([codes.astype(object) if mixed else codes for codes in tables])
     numbers = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in together.T]
     return np.split(np.stack(numbers, axis=1).astype(np.uint32), np.cumsum([len(codes) for codes in tables])[:-1])

@@ -19,7 +19,9 @@ from numba import njit
 
 from simfl.arrays import Doubles, Ints, Longs
 
-ROW_BITS = (31, 23)  # sums onto rows: gradients as wide as the paper's float, hessians in three bytes
+ROW_BITS = 31  # sums onto rows: as wide as the paper's float
+SHORT_BITS = 23  # three bytes: for hessians, as long as that is fine enough
+FINE_ENOUGH = 2.0**-10  # of the largest hessian of a row
 LEAF_BITS = 62  # sums per leaf: int64
 FINEST = -1000  # no finer grid: its inverse is to be a number still
 
@@ -42,6 +44,15 @@ def power_above(bound: float) -> float:
     (8.0, 0.0)
     """
     return math.ldexp(1.0, math.frexp(bound)[1]) if bound > 0 else 0.0
+
+
+def int_type(bits: int) -> Any:
+    """How numbers of so many bits and a sign travel.
+
+    >>> int_type(31), int_type(23)
+    ('i4', 'i3')
+    """
+    return "i3" if bits == SHORT_BITS else "i4"
 
 
 def to_row_ints(values: Doubles, exponent: int, bits: int, n_parties: int = 1) -> Ints:

@@ -177,9 +177,9 @@ def row_sums(similar: Ints, y: Floats, n_rows: int, objective: str, base_score: 
     margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
     g, h = loss.gradients(margin, y, None)
     uses = most_uses(similar[:, None], n_rows)
-    exponents = tuple(resolution([b * uses], bits) for b, bits in zip(loss.bounds(margin, y), ROW_BITS, strict=True))
+    exponents = tuple(resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
     G, H = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
-    gradients, hessians = map(to_row_ints, (G, H), exponents, ROW_BITS)
+    gradients, hessians = (to_row_ints(v, e, ROW_BITS) for v, e in zip((G, H), exponents, strict=True))
     return RowSums(gradients, hessians, (exponents[0], exponents[1]), objective, base_score)
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from simfl.privacy.sums import (
     LEAF_BITS,
     ROW_BITS,
+    SHORT_BITS,
     fold,
     from_ints,
     from_three_bytes,
@@ -17,7 +18,9 @@ from simfl.privacy.sums import (
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 
 
-@given(st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=8), st.sampled_from(ROW_BITS))
+@given(
+    st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=8), st.sampled_from((SHORT_BITS, ROW_BITS))
+)
 def test_the_sum_of_all_parties_never_wraps_around(parties, bits):
     exponent = resolution([max(abs(v) for v in own) for own in parties], bits)
     ints = [to_row_ints(np.array(own), exponent, bits, len(parties)).astype(np.int64) for own in parties]
@@ -37,7 +40,7 @@ def test_the_order_of_the_parties_does_not_matter(order, seed):
 
 
 def test_a_value_beyond_its_bound_is_cut_off_not_wrapped():
-    for bits in ROW_BITS:
+    for bits in (SHORT_BITS, ROW_BITS):
         exponent = resolution([1.0], bits)
         cut = from_ints(to_row_ints(np.array([1e9, -1e9]), exponent, bits), exponent)
         assert cut.tolist() == [2 - 2.0**exponent, -2 + 2.0**exponent]
