@@ -39,8 +39,11 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         [*SPEED, "prepare", "--shapes", "HIGGS-like", "--max-candidates", "2000", "--rows", "5000000"],
         ["--rows", "50000"],
     ),
-    "training": ([*SPEED, "training"], ["--rows", "20000", "--repeats", "1"]),
-    "training-plain": ([*SPEED, "training", "--set", "extra_depth=0"], ["--rows", "20000", "--repeats", "1"]),
+    "training": ([*SPEED, "training", "--trees", "40"], ["--rows", "20000", "--repeats", "1"]),
+    "training-plain": (
+        [*SPEED, "training", "--trees", "40", "--set", "extra_depth=0"],
+        ["--rows", "20000", "--repeats", "1"],
+    ),
     "rounds": ([*SPEED, "rounds"], ["--trees", "30"]),
     "profile": ([*SPEED, "profile", "--shapes", "HIGGS-like"], ["--rows", "20000"]),
     "flare": (["benchmarks.flare", "overhead"], ["--trees", "30"]),

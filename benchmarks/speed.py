@@ -71,7 +71,8 @@ def peak_bytes() -> int:
 
 def prepare(shape: str, n: int, **options: Any) -> dict[str, Any]:
     """Stage 1 once."""
-    simfl.prepare(parties(*rows(shape, 2000)), random_state=0, **options)  # compiles
+    few = {} if options.get("max_candidates") == 0 else {"max_candidates": 100}
+    simfl.prepare(parties(*rows(shape, 2000)), random_state=0, **options | few)  # compiles what is going to run
     members = parties(*rows(shape, n))
     before = peak_bytes()
     ready = simfl.prepare(members, random_state=0, **options)
@@ -144,7 +145,7 @@ def midsize(n_trees: int = 200, **options: Any) -> dict[str, Any]:
     X, y = load("a9a")
     parts = simfl.partition.unbalanced(y, N_PARTIES, theta=0.8)
     ready = simfl.prepare([Party(f"party {i}", X[p], y[p]) for i, p in enumerate(parts)], random_state=0)
-    simfl.train(ready, callbacks=[], n_trees=N_PARTIES, **options)  # bins, compilation
+    simfl.train(ready, callbacks=[], n_trees=60, **options)  # bins, compilation, up to a rematch
     pooled = xgb.QuantileDMatrix(X, y)
     plain = {"objective": "binary:logistic", "max_depth": 6, "learning_rate": 0.1}
     _, ours = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options))
