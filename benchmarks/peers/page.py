@@ -125,7 +125,8 @@ def _place(page: Page, results: Results, data: str, parties: int) -> None:
             continue
         failed = results.failure(data, parties, method)
         if failed:
-            rows.append([method, f"FAILED: {failed}".replace("|", "/"), *[""] * 5])
+            told = failed if failed == "not run" else f"FAILED: {failed}".replace("|", "/")
+            rows.append([method, told, *[""] * 5])
             continue
         loss, error, auc, seconds, n_bytes, messages = (
             results.mean(data, parties, method, w) for w in ("logloss", "error", "auc", "seconds", "bytes", "messages")
@@ -276,7 +277,7 @@ def plot_losses(results: Results, path: Path) -> None:
         values = [results.mean(data, parties, m, "logloss") for m in methods]
         colours = [COLOURS.get(m, "#57606a" if m == ALL_IN else "#8c959f") for m in methods]
         bars = axis.barh(methods, np.nan_to_num(values), color=colours, alpha=0.85)
-        axis.bar_label(bars, ["failed" if np.isnan(v) else f"{v:.4f}" for v in values], padding=3, fontsize=7)
+        axis.bar_label(bars, ["no figure" if np.isnan(v) else f"{v:.4f}" for v in values], padding=3, fontsize=7)
         axis.invert_yaxis()
         axis.tick_params(left=False, labelsize=7)
         axis.set_xticks([])
