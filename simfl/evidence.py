@@ -63,8 +63,8 @@ def _asked(question: msg.Request) -> list[str]:
 def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Protection]:
     """All protections, from how often each thing was shown. `guarded`: the unknown columns that L must stay below.
 
-    >>> [p.name for p in protections({"names": 3, "masked sums": 9, "lasting ids": 3, "trees": 4}) if p.on]
-    ['Blind matching', 'Masked sums', 'No statistics of tree nodes']
+    >>> [p.name for p in protections({"hash values": 3, "hashes 9": 3, "columns 8": 3, "masked sums": 9}) if p.on]
+    ['Masked sums', 'No statistics of tree nodes']
     """
     n = Counter(shown)
     sums = n["masked sums"] + n["plain sums"]

@@ -151,7 +151,7 @@ def test_a_party_refuses_what_does_not_fit_its_state():
         )
     with pytest.raises(ProtocolError, match="Party 'a' cannot answer Matched"):
         party.handle(msg.Matched(equal_hashes={}, most_uses=0))
-    with pytest.raises(ProtocolError, match=r"speaks version 1 .* the hub 99"):
+    with pytest.raises(ProtocolError, match=r"speaks version 2 .* the hub 99"):
         party.handle(msg.Describe(version=99, validation_fraction=0.0, seed=0))
 
 

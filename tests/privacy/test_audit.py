@@ -275,8 +275,8 @@ def test_a_study_names_the_limits(tmp_path):
     }
 
 
-@pytest.mark.parametrize("text", ["", "[audit]\nmax_exces = 1\n", "[audit\n", "[audit]\nmatching = 'open'\n"])
-def test_a_study_without_a_usable_table_is_refused(tmp_path, text):
+@pytest.mark.parametrize("text", ["[audit]\nmax_exces = 1\n", "[audit\n", "[audit]\nmatching = 'open'\n"])
+def test_an_audit_table_that_cannot_be_used_is_refused(tmp_path, text):
     path = tmp_path / "study.toml"
     path.write_text(text)
     with pytest.raises(FileError, match="audit"):
