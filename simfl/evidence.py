@@ -13,6 +13,7 @@ import msgspec
 
 from simfl import messages as msg
 
+NO_HASHES = "No hash values were sent."
 SUMS = (msg.RowSums, msg.LeafSums, msg.FeatureMoments, msg.LabelSums)
 
 
@@ -67,68 +68,86 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
     ['Masked sums', 'No statistics of tree nodes']
     """
     n = Counter(shown)
-    sums = n["masked sums"] + n["plain sums"]
-    least = min(_numbers(n, "min_group"), default=1)
-    hashes = max(_numbers(n, "hashes"), default=None)
     columns = guarded if guarded is not None else min(_numbers(n, "columns"), default=None)
-    epsilon = max(_numbers(n, "epsilon"), default=None)
-    told = [
-        (
-            "Blind matching",
-            n["hash values"] == 0,
-            "Rows were compared under names that only the parties can read."
-            if n["names"]
-            else "No hash values were sent.",
-            f"Hash values of all rows were sent {n['hash values']} times: rows can be estimated from them.",
-        ),
-        (
-            "Fresh ids",
-            n["fresh ids"] > 0 and n["lasting ids"] == 0,
-            "Which rows resemble the same foreign row was told for one tree at a time, under new ids.",
-            "Which rows resemble the same foreign row stays the same over all trees: it can be placed among one's own.",
-        ),
-        (
-            "Masked sums",
-            sums > 0 and n["plain sums"] == 0,
-            f"All {sums} replies with sums were masked: the hub could read totals only.",
-            f"{n['plain sums']} of {sums} replies with sums were sent as they are: a sum over one row tells its label.",
-        ),
-        (
-            "Small groups",
-            least > 1,
-            f"Every sum onto a row was asked to hold at least {least:g} rows of each party, or none.",
-            "A sum onto a row can hold a single row, and then tells its label to the builder.",
-        ),
-        (
-            "Shared cut points",
-            n["shared cut points"] > 0 and n["own cut points"] == 0,
-            "Thresholds come from a public grid.",
-            "A threshold is the exact value of one of the builder's rows.",
-        ),
-        (
-            "Noise (differential privacy)",
-            epsilon is not None and n["exact sums"] == 0,
-            f"Sums carry noise for epsilon = {epsilon or 0:g}.",
-            "Sums are exact.",
-        ),
-        (
-            "Fewer hash values than columns (L < d)",
-            hashes is None or columns is None or hashes < columns,
-            "A row cannot be solved for exactly from its hash values. It can still be estimated."
-            if hashes
-            else "No hash values were sent.",
-            f"{hashes or 0:g} hash values for {columns or 0:g} unknown columns: a row can be solved for.",
-        ),
-        (
-            "No statistics of tree nodes",
-            True,
-            f"{n['trees']} messages with trees: structure and leaf values, no counts of rows per node.",
-            "",
+    return [
+        _blind_matching(n),
+        _fresh_ids(n),
+        _masked_sums(n),
+        _small_groups(n),
+        _shared_cut_points(n),
+        _noise(n),
+        _few_hashes(n, columns),
+        Protection(
+            name="No statistics of tree nodes",
+            on=True,  # a message has no field for them
+            meaning=f"{n['trees']} messages with trees: structure and leaf values, no counts of rows per node.",
         ),
     ]
-    return [Protection(name=name, on=bool(on), meaning=yes if on else no) for name, on, yes, no in told]
 
 
 def _numbers(shown: Mapping[str, int], name: str) -> list[float]:
     """The numbers that were shown under a name."""
     return [float(key.removeprefix(f"{name} ")) for key in shown if key.startswith(f"{name} ")]
+
+
+def _told(name: str, on: bool, yes: str, no: str) -> Protection:
+    return Protection(name=name, on=on, meaning=yes if on else no)
+
+
+def _blind_matching(n: Counter[str]) -> Protection:
+    read = "Rows were compared under names that only the parties can read." if n["names"] else NO_HASHES
+    sent = f"Hash values of all rows were sent {n['hash values']} times: rows can be estimated from them."
+    return _told("Blind matching", n["hash values"] == 0, read, sent)
+
+
+def _fresh_ids(n: Counter[str]) -> Protection:
+    return _told(
+        "Fresh ids",
+        n["fresh ids"] > 0 and n["lasting ids"] == 0,
+        "Which rows resemble the same foreign row was told for one tree at a time, under new ids.",
+        "Which rows resemble the same foreign row stays the same over all trees: it can be placed among one's own.",
+    )
+
+
+def _masked_sums(n: Counter[str]) -> Protection:
+    total = n["masked sums"] + n["plain sums"]
+    return _told(
+        "Masked sums",
+        total > 0 and n["plain sums"] == 0,
+        f"All {total} replies with sums were masked: the hub could read totals only.",
+        f"{n['plain sums']} of {total} replies with sums were sent as they are: a sum over one row tells its label.",
+    )
+
+
+def _small_groups(n: Counter[str]) -> Protection:
+    least = min(_numbers(n, "min_group"), default=1)
+    return _told(
+        "Small groups",
+        least > 1,
+        f"Every sum onto a row was asked to hold at least {least:g} rows of each party, or none.",
+        "A sum onto a row can hold a single row, and then tells its label to the builder.",
+    )
+
+
+def _shared_cut_points(n: Counter[str]) -> Protection:
+    return _told(
+        "Shared cut points",
+        n["shared cut points"] > 0 and n["own cut points"] == 0,
+        "Thresholds come from a public grid.",
+        "A threshold is the exact value of one of the builder's rows.",
+    )
+
+
+def _noise(n: Counter[str]) -> Protection:
+    epsilon = max(_numbers(n, "epsilon"), default=0.0)
+    on = epsilon > 0 and n["exact sums"] == 0
+    return _told("Noise (differential privacy)", on, f"Sums carry noise for epsilon = {epsilon:g}.", "Sums are exact.")
+
+
+def _few_hashes(n: Counter[str], columns: float | None) -> Protection:
+    hashes = max(_numbers(n, "hashes"), default=0.0)
+    kept = (
+        "A row cannot be solved for exactly from its hash values. It can still be estimated." if hashes else NO_HASHES
+    )
+    broken = f"{hashes:g} hash values for {columns or 0:g} unknown columns: a row can be solved for."
+    return _told("Fewer hash values than columns (L < d)", columns is None or hashes < columns, kept, broken)

@@ -81,22 +81,9 @@ def audit(
     known = parameters.defaults()
     recipe = parameters.RECIPES.get(params.get("recipe", known["recipe"]), {})
     matching = _word("matching", matching or recipe.get("matching", "shared"), ("shared", "blind"))
+    ids = _word("ids", ids or known["ids"], ("linked", "fresh"))
     case = Case(X, y, parties, random_state, params, leaves=matching == "shared")
-    setting = Setting(
-        matching=matching,
-        ids=_word("ids", ids or known["ids"], ("linked", "fresh")),
-        masked=masked,
-        min_group=min_group,
-        parties=parties,
-        recipe=case.settled.recipe,
-        objective=case.objective,
-        n_hashes=case.hashed.n_hashes,
-        bucket_width=case.hashed.hashing.width,
-        n_neighbors=case.settled.n_neighbors or 0,
-        scale=case.settled.scale or "none",
-        rematch=case.later.rematch or 0,
-        seed=random_state,
-    )
+    setting = _setting(case, matching=matching, ids=ids, masked=masked, min_group=min_group)
     findings = []
     for attack in attacks_on(setting):
         if attacks is None or attack.__name__ in attacks:
@@ -114,6 +101,22 @@ def audit(
         findings=findings,
         advice=_advice(case, setting, limits) if advise else [],
         limits=limits,
+    )
+
+
+def _setting(case: Case, **chosen: Any) -> Setting:
+    """What is attacked: what was chosen, and what stage 1 made of the rest."""
+    return Setting(
+        **chosen,
+        parties=len(case.members),
+        recipe=case.settled.recipe,
+        objective=case.objective,
+        n_hashes=case.hashed.n_hashes,
+        bucket_width=case.hashed.hashing.width,
+        n_neighbors=case.settled.n_neighbors or 0,
+        scale=case.settled.scale or "none",
+        rematch=case.later.rematch or 0,
+        seed=case.seed,
     )
 
 
