@@ -8,7 +8,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from simfl import study as studies
 from simfl.arrays import AnyArray
 from simfl.callbacks import TreeLines, logger
 from simfl.data import objective_for
-from simfl.errors import DataError, FileError, ParameterError, SimFLError, StudyError
+from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.files import Dataset, predictions, read, read_frame, write_frame
 from simfl.model import Model, check_target, load, write_whole
 from simfl.params import Objective, RecipeName, defaults, descriptions
@@ -281,6 +281,7 @@ def export(
 
 @app.command()
 def audit(
+    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -312,52 +313,73 @@ def audit(
 ) -> None:
     """Attack what this party would send, on its own rows, before anything is sent.
 
-    With a study, its parameters count; of the options here only --max-excess, --seed and where to write.
+    With a study its own parameters count.
 
     Examples: simfl audit study.toml --out audit.html
     simfl audit patients.csv --label outcome --matching shared
     """
     _check_outputs(json, out, model=False)
     chosen: dict[str, Any] = {"matching": matching, "ids": ids, "masked": masked, "min_group": min_group}
-    chosen |= {"parties": parties, "max_excess": max_excess, "recipe": recipe}
+    chosen |= {"parties": parties, "recipe": recipe}
     chosen |= {"n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
     if file.suffix == ".toml":
-        study = read_study(file)
-        if study.data is None:
-            limit = study.max_excess if max_excess is None else max_excess
-            X, y, name, chosen = _of_party(file, party or file.parent / "party.toml", limit)
-        else:
-            label, chosen, file = label or study.label, study.options(), file.parent / study.data
-    if file.suffix != ".toml":
-        data = read(file, label)
-        X, y, name = data.expanded, data.y, file.name
-        chosen.setdefault("original_features", data.n_features)
+        _refuse_with_study(context, [*chosen, "hashes", "neighbors", "label"])
+        case = _of_study(file, party or file.parent / "party.toml")
+    else:
+        case = _of_table(file, label, chosen)
+    if max_excess is not None:
+        case.options["max_excess"] = max_excess
     with console.status("attacking") as status:
         found = run_audit(
-            X,
-            y,
-            name=name,
+            case.X,
+            case.y,
+            name=case.name,
             advise=advice,
             random_state=seed,
             watch=lambda what: status.update(f"attacking: {what}"),
-            **chosen,
+            **case.options,
         )
     _show_audit(found, json, out)
 
 
-def _of_party(study_path: Path, party_path: Path, max_excess: Any) -> tuple[Any, Any, str, dict[str, Any]]:
+class _Audited(NamedTuple):
+    """The rows to attack, as numbers, and the parameters of the training that they are for."""
+
+    X: Any
+    y: AnyArray
+    name: str
+    options: dict[str, Any]
+
+
+def _refuse_with_study(context: typer.Context, names: list[str]) -> None:
+    """A study has its own parameters: an option that would be passed over is refused."""
+    given = [n for n in names if getattr(context.get_parameter_source(n), "name", "") == "COMMANDLINE"]
+    if given:
+        told = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ParameterError(f"{told} cannot be given with a study: its own parameters count. Change the study.")
+
+
+def _of_table(file: Path, label: str | None, options: dict[str, Any]) -> _Audited:
+    data = read(file, label)
+    return _Audited(data.expanded, data.y, file.name, options | {"original_features": data.n_features})
+
+
+def _of_study(study_path: Path, party_path: Path) -> _Audited:
     """The rows of a party as the study reads them, and the study's parameters as they will be used."""
-    study, own = studies.read_study(study_path), studies.read_party_file(party_path)
-    if own.name not in study.parties:
-        raise StudyError(f"{party_path} is of party {own.name!r}; the study has {study.parties}.")
-    member, _ = studies.open_table(study, own.name, Path(own.data))
+    limits = read_study(study_path)
+    if limits.data is not None:
+        options = limits.options()
+        data = _of_table(study_path.parent / limits.data, limits.label, {})
+        return data._replace(options=data.options | options)
+    study, member, _ = studies.open_own(study_path, party_path)
     first, second = study.params()
-    named = {"matching", "ids", "masked", "min_group"}
-    chosen = {name: value for name, value in study.parameters.items() if name not in named | {"random_state"}}
-    chosen |= {"matching": first.matching, "ids": first.ids, "min_group": second.min_group, "max_excess": max_excess}
-    chosen |= {"masked": second.masked is not False, "parties": max(len(study.parties), 2)}
-    chosen["original_features"] = member.rows.X.shape[1]
-    return member.expansion.expand(member.rows.X), member.rows.y, f"{own.name} in {study.name}", chosen
+    named = {"matching", "ids", "masked", "min_group", "random_state"}
+    options = {name: value for name, value in study.parameters.items() if name not in named}
+    options |= {"matching": first.matching, "ids": first.ids, "min_group": second.min_group}
+    options |= {"masked": second.masked is not False, "parties": max(len(study.parties), 2)}
+    options |= {"original_features": member.rows.X.shape[1], "max_excess": limits.max_excess}
+    rows = member.expansion.expand(member.rows.X)
+    return _Audited(rows, member.rows.y, f"{member.name} in {study.name}", options)
 
 
 def _show_audit(found: Audit, json: Path | None, out: Path | None) -> None:

@@ -38,7 +38,7 @@ from simfl.party import Party
 from simfl.privacy.tokens import secret_of
 from simfl.record import Member, Recorder, RunRecord
 from simfl.sites import CLASSES, PARTY_FILE, RESULTS, Order, sweep
-from simfl.study import EXAMPLE_PARTY, Study, example, open_table, parse_study, read_party_file, read_study
+from simfl.study import EXAMPLE_PARTY, Study, example, open_own, parse_study, read_party_file, read_study
 from simfl.transport import flare
 from simfl.transport.local import LocalTransport
 
@@ -89,10 +89,7 @@ class Rehearsal:
 
 def check(study_path: Path, party_path: Path) -> Checked:
     """Does a party's file fit the study? Nothing is sent anywhere."""
-    study, own = read_study(study_path), read_party_file(party_path)
-    if own.name not in study.parties:
-        raise StudyError(f"{party_path} is of party {own.name!r}; the study has {study.parties}.")
-    party, notes = open_table(study, own.name, Path(own.data))
+    study, party, notes = open_own(study_path, party_path)
     classes: dict[str, int] = {}
     if study.params()[1].objective != "reg:squarederror":
         for label in party.rows.y.tolist():

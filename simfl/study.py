@@ -223,6 +223,15 @@ def open_table(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
     return Party(name, pd.DataFrame(encoded), frame[study.label].to_numpy(), schema=study.schema), notes
 
 
+def open_own(study_path: Path, party_path: Path) -> tuple[Study, Party, list[str]]:
+    """The study, and the table that a party's own file names, read through it; and notes on the way."""
+    study, own = read_study(study_path), read_party_file(party_path)
+    if own.name not in study.parties:
+        raise StudyError(f"{party_path} is of party {own.name!r}; the study has {study.parties}.")
+    party, notes = open_table(study, own.name, Path(own.data))
+    return study, party, notes
+
+
 def _open_plain(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
     """A file that the study says nothing about: all columns but the label, or LIBSVM."""
     if study.features is not None:
