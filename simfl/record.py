@@ -105,7 +105,6 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str
     begin: float  # seconds since the run began
     seconds: float
-    builder: bool = False
 
 
 class AuditResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

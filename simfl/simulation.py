@@ -145,7 +145,7 @@ def _scores(compared: Comparison, held_out: HeldOut, names: Sequence[str | None]
 
 
 def similarity(ready: Preparation) -> Similarity | None:
-    """What stage 1 found, as far as it may be shown: averages and counts."""
+    """How alike the similar rows are; here all rows are in one place, so it also knows how often each was found."""
     counts: dict[str, AnyArray] = {}
     for party in ready.parties:
         for other, found in party.found_by().items():

@@ -100,9 +100,9 @@ def most_similar(
     )
 
 
-def row_tokens(key: int, n_rows: int, first: int = 0) -> Tokens:
+def row_tokens(key: int, n_rows: int) -> Tokens:
     """One pseudo-random token per row number (SplitMix64); different keys give unrelated tokens."""
-    tokens = np.arange(first + 1, first + n_rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    tokens = np.arange(1, n_rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     tokens += np.uint64(key)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         tokens = (tokens ^ (tokens >> np.uint64(shift))) * np.uint64(factor)

@@ -49,10 +49,9 @@ class Traffic:
             for party in self.received
         }
 
-    def evidence(self, earlier: Traffic | None = None) -> Counter[str]:
-        """What the messages of all parties showed, less what an earlier copy had counted."""
-        now, before = (sum(t.shown.values(), Counter()) if t else Counter() for t in (self, earlier))
-        return now - before
+    def evidence(self) -> Counter[str]:
+        """What the messages of all parties showed."""
+        return sum(self.shown.values(), Counter())
 
     def copy(self) -> Traffic:
         """A copy that stays as it is."""

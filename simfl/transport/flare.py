@@ -26,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -213,7 +214,7 @@ class FlareTransport:
                 time.sleep(0.2)
 
 
-class HubEnd:
+class HubEnd(ABC):
     """The hub's end of a job. Subclasses say what is to be done with the transport (`conduct`)."""
 
     def __init__(self) -> None:
@@ -241,16 +242,16 @@ class HubEnd:
     patience: float = 60.0
     run: str = ""  # the training's name
 
+    @abstractmethod
     def conduct(self, transport: FlareTransport, folder: Path) -> None:
         """Hold the training. `folder` is the kit's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What the submitter wants to know."""
-        raise NotImplementedError
 
 
-class SiteEnd:
+class SiteEnd(ABC):
     """A party's end of a job. Subclasses answer messages (`answer`)."""
 
     def __init__(self) -> None:
@@ -319,14 +320,15 @@ class SiteEnd:
         self.answered(question, size, reply, len(answer))
         return answer
 
+    @abstractmethod
     def open(self, name: str, folder: Path) -> None:
         """The job starts. `name` is what the certificate says, `folder` the kit's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, message: Request) -> Reply:
         """Answer a message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answered(self, question: Request, bytes_in: int, answer: Reply, bytes_out: int) -> None:
         """An answer is on its way."""
 

@@ -382,8 +382,14 @@ def test_a_frame_survives_the_journey():
 
 def test_a_job_serves_one_run():
     class Echo(flare.SiteEnd):
+        def open(self, name, folder):
+            pass
+
         def answer(self, message):
             return msg.Measure()
+
+        def answered(self, question, bytes_in, answer, bytes_out):
+            pass
 
     class FromHub:
         caller = "server"
