@@ -205,57 +205,13 @@ def theorem_2(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
         "bound."
     )
     for settings in ("paper", "today"):
+        of_these = {(d, m): r for (s, d, m), r in results.items() if s == settings}
         page.head(HEADS[settings])
-        rows, ratios, broken, loose = [], [], 0, 0
-        for (s, data, m), result in results.items():
-            if s != settings:
-                continue
-            if "failed" in result:
-                rows.append([f"{star(data)}, {m} parties", f"FAILED: {result['failed']}", *[""] * 7])
-                continue
-            trees = [t for t in result["trees"] if t["depth"]]
-            ratio = [t["right"] / t["left"] for t in trees if t["left"] > 0]
-            over = sum(t["left"] > t["right"] for t in trees)
-            ratios += ratio
-            broken += over
-            loose += sum(t["moved_bound"] >= 1 for t in trees)
-            rows.append(
-                [f"{star(data)}, {m} parties", len(trees)]
-                + [f"{np.median([t[k] for t in trees]):.3g}" for k in ("left", "right")]
-                + [f"{np.median(ratio):.3g}", f"{min(ratio):.3g}"]
-                + [
-                    f"{np.median([t['moved'] for t in trees]):.2f}",
-                    f"{np.median([t['moved_bound'] for t in trees]):.2f}",
-                ]
-                + [f"{np.median([t['distance_share'] for t in trees]):.2f}", over]
-            )
-        page.table(
-            [
-                "data set",
-                "trees",
-                "left (median)",
-                "right (median)",
-                "right / left (median)",
-                "least",
-                "moved",
-                "its bound",
-                "d_t / d_m",
-                "trees above the bound",
-            ],
-            rows,
-        )
-        n = len([1 for (s, *_), r in results.items() if s == settings for t in r.get("trees", []) if t["depth"]])
-        page.say(
-            f"Verdict: the bound {'holds for all' if not broken else f'is broken by {broken} of'} {n} trees. It is "
-            f"loose: in the median {np.median(ratios):.3g} times the error itself. For {loose} of {n} trees it allows "
-            "every single row to fall into another leaf than its similar row: d_t is a maximum, and one far row is "
-            "enough for that. There it says no more than that each row's error is bounded, whatever the similarity."
-        )
+        page.table(COLUMNS, [_row(f"{star(d)}, {m} parties", r) for (d, m), r in of_these.items()])
+        page.say(_verdict([tree for r in of_these.values() for tree in _split_trees(r)]))
         picture = f"error-bound-{settings}.png"
         page.picture(picture, f"both sides of Theorem 2, {settings} settings")
-        _plot(
-            {place[1:]: r for place, r in results.items() if place[0] == settings}, plan.data, settings, out / picture
-        )
+        _plot(of_these, plan.data, settings, out / picture)
     page.sources(plan.data)
     page.write(out / "error-bound.md")
     write_csv(
@@ -265,6 +221,60 @@ def theorem_2(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
             for (s, d, m), r in results.items()
             for tree in r.get("trees", [])
         ],
+    )
+
+
+COLUMNS = [
+    "data set",
+    "trees",
+    "left (median)",
+    "right (median)",
+    "right / left (median)",
+    "least",
+    "moved",
+    "its bound",
+    "d_t / d_m",
+    "trees above the bound",
+]
+
+
+def _split_trees(result: cells.Result) -> list[dict[str, Any]]:
+    """The trees that have a split."""
+    return [tree for tree in result.get("trees", []) if tree["depth"]]
+
+
+def _ratios(trees: list[dict[str, Any]]) -> list[float]:
+    """How many times the error each bound is."""
+    return [tree["right"] / tree["left"] for tree in trees if tree["left"] > 0]
+
+
+def _row(name: str, result: cells.Result) -> list[Any]:
+    if "failed" in result:
+        return [name, f"FAILED: {result['failed']}", *[""] * (len(COLUMNS) - 2)]
+    trees = _split_trees(result)
+    median = {k: np.median([tree[k] for tree in trees]) for k in ("left", "right", "moved", "moved_bound")}
+    return [
+        name,
+        len(trees),
+        f"{median['left']:.3g}",
+        f"{median['right']:.3g}",
+        f"{np.median(_ratios(trees)):.3g}",
+        f"{min(_ratios(trees)):.3g}",
+        f"{median['moved']:.2f}",
+        f"{median['moved_bound']:.2f}",
+        f"{np.median([tree['distance_share'] for tree in trees]):.2f}",
+        sum(tree["left"] > tree["right"] for tree in trees),
+    ]
+
+
+def _verdict(trees: list[dict[str, Any]]) -> str:
+    n, broken = len(trees), sum(tree["left"] > tree["right"] for tree in trees)
+    loose = sum(tree["moved_bound"] >= 1 for tree in trees)
+    return (
+        f"Verdict: the bound {'holds for all' if not broken else f'is broken by {broken} of'} {n} trees. It is "
+        f"loose: in the median {np.median(_ratios(trees)):.3g} times the error itself. For {loose} of {n} trees it "
+        "allows every single row to fall into another leaf than its similar row: d_t is a maximum, and one far row is "
+        "enough for that. There it says no more than that each row's error is bounded, whatever the similarity."
     )
 
 

@@ -153,37 +153,36 @@ def theorem_1(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
     for recipe in ("paper", "default"):
         page.table(
             [f"{recipe} recipe: data set, L of d", "bucket width", "right", "blind", "explained", "alone"],
-            [
-                [f"{star(d)}, {n} of {widths[d]}"]
-                + (
-                    [f"FAILED: {r['failed']}", *[""] * 4]
-                    if "failed" in r
-                    else [
-                        f"{r['bucket_width']:.3g}",
-                        *(percent(r[k], 0) for k in ("right", "blind", "explained", "alone")),
-                    ]
-                )
-                for (of, d, n), r in results.items()
-                if of == recipe
-            ],
+            [[f"{star(d)}, {n} of {widths[d]}", *_figures(r)] for (of, d, n), r in results.items() if of == recipe],
         )
-    full = {(of, d): r for (of, d, n), r in results.items() if n == default_hashes(widths[d]) and "failed" not in r}
-    strong = [f"{d} ({of} recipe)" for (of, d), r in full.items() if r["right"] >= r["blind"] + 0.2]
-    more = [d for (of, d), r in full.items() if of == "default" and r["right"] > full.get(("paper", d), r)["right"]]
-    page.say(
-        "Verdict: the theorem holds as it is stated, and the condition is checked. The conclusion does not follow: the "
-        "rows that fit may all lie close to the true one. With the paper's own L the attack gets at least 20 points "
-        f"more than guessing on {', '.join(strong) or 'no data set here'}. The default recipe's hashes tell more than "
-        f"the paper's on {', '.join(more) or 'none'}: what finds similar rows better also locates them better. Where "
-        "hash values are nearly all alone, as in wide tables, they are as good as names. Fewer hashes help, wider "
-        "buckets help, and neither is a guarantee. Who must not be estimated needs a hub that does the matching, so "
-        "that no party sees a hash value."
-    )
+    page.say(_verdict(results, widths))
     page.picture("privacy.png", "share of values estimated right, against the number of hashes")
     _plot(results, widths, out / "privacy.png")
     page.sources(plan.data)
     page.write(out / "privacy.md")
     write_csv(out / "privacy.csv", [wanted[place] | r for place, r in results.items()])
+
+
+def _figures(result: cells.Result) -> list[str]:
+    if "failed" in result:
+        return [f"FAILED: {result['failed']}", *[""] * 4]
+    shares = (percent(result[name], 0) for name in ("right", "blind", "explained", "alone"))
+    return [f"{result['bucket_width']:.3g}", *shares]
+
+
+def _verdict(results: dict[tuple[str, str, int], cells.Result], widths: dict[str, int]) -> str:
+    full = {(of, d): r for (of, d, n), r in results.items() if n == default_hashes(widths[d]) and "failed" not in r}
+    strong = [f"{d} ({of} recipe)" for (of, d), r in full.items() if r["right"] >= r["blind"] + 0.2]
+    more = [d for (of, d), r in full.items() if of == "default" and r["right"] > full.get(("paper", d), r)["right"]]
+    return (
+        "Verdict: the theorem holds as it is stated, and the condition is checked. The conclusion does not follow: the "
+        "rows that fit may all lie close to the true one. With the paper's own L the attack gets at least 20 points "
+        f"more than guessing on {', '.join(strong) or 'no data set here'}. The default recipe's hashes tell more than "
+        f"the paper's on {', '.join(more) or 'none'}: what finds similar rows better also locates them better. Where "
+        "hash values are nearly all alone, as in wide tables, they are as good as names. Fewer hashes help, wider "
+        'buckets help, and neither is a guarantee. So the default recipe matches blindly (`matching="blind"`): no '
+        "party sees a hash value of another, and the hub sees names."
+    )
 
 
 def hash_counts(d: int) -> list[int]:
