@@ -15,7 +15,7 @@ def plain(X, y, weight=None, **more):
     return xgb.train(settings, xgb.QuantileDMatrix(X, y, weight=weight), 5)
 
 
-def same(model, booster, X):
+def assert_same(model, booster, X):
     np.testing.assert_allclose(
         model.margins(X), booster.predict(xgb.DMatrix(X), output_margin=True), rtol=1e-5, atol=1e-6
     )
@@ -25,11 +25,11 @@ def test_solo_is_xgboost_on_each_partys_rows(halves, table):
     alone = simfl.baselines.solo(halves, **FEW)
     assert list(alone) == ["a", "b"]
     for party in halves:
-        same(alone[party.name], plain(party.rows.X, party.rows.y), table)
+        assert_same(alone[party.name], plain(party.rows.X, party.rows.y), table)
 
 
 def test_all_in_is_xgboost_on_all_rows(halves, table, labels):
-    same(simfl.baselines.all_in(halves, **FEW), plain(table, labels), table)
+    assert_same(simfl.baselines.all_in(halves, **FEW), plain(table, labels), table)
 
 
 def test_all_in_minds_the_weights(table, labels):
@@ -38,13 +38,13 @@ def test_all_in_minds_the_weights(table, labels):
         simfl.Party("a", table[:30], labels[:30], weight[:30]),
         simfl.Party("b", table[30:], labels[30:], weight[30:]),
     ]
-    same(simfl.baselines.all_in(parties, **FEW), plain(table, labels, weight), table)
+    assert_same(simfl.baselines.all_in(parties, **FEW), plain(table, labels, weight), table)
 
 
 def test_all_in_takes_sparse_tables(table, labels):
     thin = sparse.csr_matrix(np.where(table > 0, table, 0))
     parties = [simfl.Party("a", thin[:30], labels[:30]), simfl.Party("b", thin[30:], labels[30:])]
-    same(simfl.baselines.all_in(parties, **FEW), plain(thin, labels), thin)
+    assert_same(simfl.baselines.all_in(parties, **FEW), plain(thin, labels), thin)
 
 
 def test_all_in_of_three_classes_is_xgboosts():
@@ -52,14 +52,14 @@ def test_all_in_of_three_classes_is_xgboosts():
     parties = [simfl.Party("a", X[::2], y[::2]), simfl.Party("b", X[1::2], y[1::2])]
     model = simfl.baselines.all_in(parties, objective="multi:softprob", **FEW)
     order = np.r_[np.arange(0, 150, 2), np.arange(1, 150, 2)]
-    same(model, plain(X[order], y[order], objective="multi:softprob", num_class=3), X)
+    assert_same(model, plain(X[order], y[order], objective="multi:softprob", num_class=3), X)
     assert model.classes.tolist() == [0, 1, 2]
 
 
 def test_all_in_of_numbers_is_xgboosts():
     X, y = load_diabetes(return_X_y=True)
     model = simfl.baselines.all_in([simfl.Party("a", X, y)], objective="reg:squarederror", **FEW)
-    same(model, plain(X, y, objective="reg:squarederror"), X)
+    assert_same(model, plain(X, y, objective="reg:squarederror"), X)
 
 
 def test_one_party_alone_gets_the_same_from_all_four(halves, table):

@@ -22,7 +22,7 @@ def frame():
     )
 
 
-def same(found, frame):
+def assert_same(found, frame):
     np.testing.assert_allclose(found.X[["age", "weight"]], frame[["age", "weight"]], rtol=1e-6)
     assert found.y.tolist() == frame["ill"].tolist()
     assert found.schema.names == ["age", "weight", "site"]
@@ -34,20 +34,20 @@ def same(found, frame):
 def test_text_tables_are_read_whatever_their_separator(tmp_path, frame, separator, ending):
     path = tmp_path / f"data.{ending}"
     frame.to_csv(path, sep=separator, index=False)
-    same(read(path, "ill"), frame)
+    assert_same(read(path, "ill"), frame)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "pq", "PARQUET"])
 def test_parquet_is_read(tmp_path, frame, ending):
     path = tmp_path / f"data.{ending}"
     frame.to_parquet(path)
-    same(read(path, "ill"), frame)
+    assert_same(read(path, "ill"), frame)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path, frame):
     path = tmp_path / "data.csv"
     frame.to_csv(path, index=False, encoding="utf-8-sig")
-    same(read(path, "ill"), frame)
+    assert_same(read(path, "ill"), frame)
 
 
 @pytest.mark.parametrize("name", ["data.svm", "data.libsvm", "data.svmlight", "data.txt", "data"])

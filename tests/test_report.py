@@ -280,7 +280,8 @@ def test_the_watched_page_follows_the_run(browser, records, tmp_path):
         page.goto(f"http://localhost:{server.server_address[1]}/")
         page.wait_for_timeout(2500)
         msgspec.structs.replace(run, title="after").save(tmp_path)
-        page.wait_for_function("document.querySelector('h1').textContent === 'after'", timeout=10_000)
+        page.wait_for_function("document.querySelector('h1').textContent !== 'before'", timeout=10_000)
+        assert page.text_content("h1") == "after"
         page.close()
         server.shutdown()
 
