@@ -29,7 +29,7 @@ from simfl.training.walking import leaf_numbers
 MOST_MAPPED = 600  # rows whose tokens the hub compares pair by pair
 REHEARSED = 300  # own rows on which an attack is tried out first
 MOST_ASKED = 500  # rows of which each attribute in turn is the unknown one
-MOST_COLUMNS = 1500  # beyond, what all other attributes say about one is not worked out
+MOST_COLUMNS = 1500  # beyond, no search attribute by attribute, nor what all others say about one: it would take hours
 FRESH_TREES = 50  # over which fresh ids may be linked again
 ADVISED_ROWS = 150  # the search for advice counts on fewer rows,
 ADVISED_DRAWS = 2  # but with several draws of the hash functions
@@ -207,7 +207,7 @@ def _invert(case: Case, hashed: Hashed, rows: Longs, n_rehearsed: int = REHEARSE
     known, asked = half[: len(half) // 2], half[len(half) // 2 :][:n_rehearsed]
     less = Prior(case.prior.mean, case.prior.deviation, case.prior.rows[known])
     truth, kinds = case.prior.rows[asked], ["gaussian", "lookalikes", "refined"]
-    if all(a.settings is None for a in case.attributes):
+    if len(case.attributes) > MOST_COLUMNS or all(a.settings is None for a in case.attributes):
         kinds.remove("refined")  # for numbers alone it is slow and no better
     tried = {
         kind: case.right(_estimate(case, kind, hashed.hashing, hashed.own[known], less, hashed.own[asked]), truth)

@@ -126,6 +126,15 @@ def test_sparse_tables_text_labels_and_gaps_are_no_trouble(cancer):
         assert abs(difference) < 0.05
 
 
+def test_a_table_of_thousands_of_columns_is_not_searched_attribute_by_attribute():
+    rng = np.random.default_rng(0)
+    words = (rng.random((200, door.MOST_COLUMNS + 500)) < 0.5).astype(float)
+    asked = {"matching": "shared", "advise": False, "attacks": ["rows_from_codes"], "n_hashes": 20}
+    few, many = (audit(words[:, :d], words[:, 0], **asked).findings[0].details for d in (60, words.shape[1]))
+    assert "refined" in few
+    assert "refined" not in many
+
+
 def test_the_same_seed_gives_the_same_audit(cancer, shared):
     again = audit(*cancer, name="<cancer>", matching="shared", n_hashes=29, bucket_width=4.0)
     assert again == shared
