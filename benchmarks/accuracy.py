@@ -1,7 +1,8 @@
 """How accurate the recipes are: best log loss over the number of trees on 25 % held-out rows, theta 80 %.
 
     python -m benchmarks.accuracy [--data a9a ...] [--parties 10 2] [--seeds 3] [--json OUT] [--plot PNG]
-    python -m benchmarks.accuracy --from OUT [--plot PNG]      # shows an earlier run again
+    python -m benchmarks.accuracy --from OUT ... [--plot PNG]      # shows earlier runs again
+    python -m benchmarks.accuracy --each rematch=0 max_bin=64 ... [--seeds 1]      # default recipe, each change alone
 
 Every method gets depth 8, learning rate 0.1, up to 400 trees and XGBoost's defaults otherwise. The held-out rows are
 watched as validation rows of the first party; nothing is chosen by them but the number of trees that is reported.
@@ -64,34 +65,49 @@ def solo(X: Any, y: np.ndarray, n_parties: int, seed: int, settings: dict[str, A
     return np.mean(curves, axis=0).tolist()
 
 
+DEFAULT = "default"
 METHODS: dict[str, Callable[..., Curve]] = {
     "SOLO": lambda X, y, m, s, kw: solo(X, y, m, s, kw),
     "TFL": lambda X, y, m, s, kw: curve(simfl.baselines.tfl(members(X, y, m, s), callbacks=[], random_state=s, **kw)),
     "paper": lambda X, y, m, s, kw: curve(
         simfl.train(members(X, y, m, s), callbacks=[], recipe="paper", random_state=s, **kw)
     ),
-    "default": lambda X, y, m, s, kw: curve(simfl.train(members(X, y, m, s), callbacks=[], random_state=s, **kw)),
+    DEFAULT: lambda X, y, m, s, kw: curve(simfl.train(members(X, y, m, s), callbacks=[], random_state=s, **kw)),
     "ALL-IN": lambda X, y, m, s, kw: curve(simfl.train([pooled(X, y, s)], callbacks=[], random_state=s, **kw)),
 }
 
 
-def run(names: list[str], party_counts: list[int], seeds: int, methods: list[str], more: dict[str, Any]) -> list[dict]:
-    """Train everything; one entry per data set, number of parties, method and seed."""
+def run(names: list[str], party_counts: list[int], seeds: int, methods: list[str], changes: list[str]) -> list[dict]:
+    """Train everything; one entry per data set, number of parties, method and seed.
+
+    With changes, the default recipe is trained once with each of them, under its name.
+    """
+    wanted = {change: (METHODS[DEFAULT], parsed([change])) for change in changes}
+    wanted = {method: (METHODS[method], {}) for method in methods} | wanted
     results = []
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("accuracy", total=len(names) * len(party_counts) * seeds * len(methods))
+        task = progress.add_task("accuracy", total=len(names) * len(party_counts) * seeds * len(wanted))
         for name in names:
             X, y = load(name)
             for m in party_counts:
                 for seed in range(seeds):
-                    for method in methods:
+                    for method, (train, more) in wanted.items():
                         begun = time.perf_counter()
-                        losses = METHODS[method](X, y, m, seed, SETTINGS | (more if method == "default" else {}))
+                        losses = train(X, y, m, seed, SETTINGS | more)
                         seconds = time.perf_counter() - begun
                         entry = {"data": name, "parties": m, "seed": seed, "method": method, "seconds": seconds}
                         results.append(entry | {"curve": losses})
                         progress.advance(task)
     return results
+
+
+def parsed(pairs: list[str]) -> dict[str, Any]:
+    """Parameters as they are written on the command line.
+
+    >>> parsed(["rematch=0", 'cuts="shared"'])
+    {'rematch': 0, 'cuts': 'shared'}
+    """
+    return {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in pairs)}
 
 
 def best(results: list[dict], data: str, parties: int, method: str) -> float:
@@ -131,6 +147,17 @@ def show(results: list[dict], parties: int, methods: list[str]) -> Table:
     return table
 
 
+def show_each(results: list[dict], party_counts: list[int], changes: list[str]) -> Table:
+    """One row per change of the default recipe, one column per data set."""
+    table = Table(title="Best log loss, one change at a time", title_justify="left")
+    names = list(dict.fromkeys(r["data"] for r in results))
+    for head in ("", *(f"{name}, {m}" for name in names for m in party_counts)):
+        table.add_column(head, justify="left" if not head else "right")
+    for method in (DEFAULT, *changes):
+        table.add_row(method, *(f"{best(results, name, m, method):.4f}" for name in names for m in party_counts))
+    return table
+
+
 def plot(results: list[dict], parties: int, path: Path) -> None:
     """One panel per data set, one bar per method."""
     import matplotlib.pyplot as plt
@@ -161,20 +188,23 @@ def main() -> None:
     parser.add_argument("--parties", nargs="+", type=int, default=[10, 2])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change the default recipe")
+    parser.add_argument("--each", nargs="+", default=[], metavar="NAME=VALUE", help="changes of the default recipe")
     parser.add_argument("--json", type=Path, help="write the curves of all runs")
-    parser.add_argument("--from", dest="earlier", type=Path, help="show the results of an earlier run")
+    parser.add_argument("--from", dest="earlier", type=Path, nargs="+", help="show the results of earlier runs")
     parser.add_argument("--plot", type=Path, help="draw the first number of parties")
     given = parser.parse_args()
-    more = {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in given.set)}
+    methods = [DEFAULT] if given.each else given.methods
     if given.earlier:
-        results = json.loads(given.earlier.read_text())
+        results = [entry for path in given.earlier for entry in json.loads(path.read_text())]
     else:
-        results = run(given.data, given.parties, given.seeds, given.methods, more)
+        results = run(given.data, given.parties, given.seeds, methods, given.each)
     if given.json:
         given.json.write_text(json.dumps(results))
+    if given.each:
+        Console(width=160).print(show_each(results, given.parties, given.each))
+        return
     for parties in given.parties:
-        Console(width=120).print(show(results, parties, given.methods))
+        Console(width=120).print(show(results, parties, methods))
     if given.plot:
         plot(results, given.parties[0], given.plot)
 

@@ -32,18 +32,20 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "midsize": ([*SPEED, "midsize"], []),
     "prepare": ([*SPEED, "prepare"], ["--rows", "20000"]),
     "prepare-shared": ([*SPEED, "prepare", "--set", 'matching="shared"'], ["--rows", "20000"]),
-    "prepare-exact": ([*SPEED, "prepare", "--max-candidates", "0"], ["--rows", "20000"]),
+    "prepare-exact": ([*SPEED, "prepare", "--set", "max_candidates=0"], ["--rows", "20000"]),
     "growth": ([*SPEED, "growth", "--shapes", "HIGGS-like"], ["--rows", "100000"]),
-    "growth-exact": ([*SPEED, "growth", "--shapes", "HIGGS-like", "--max-candidates", "0"], ["--rows", "100000"]),
+    "growth-exact": ([*SPEED, "growth", "--shapes", "HIGGS-like", "--set", "max_candidates=0"], ["--rows", "100000"]),
     "five-million": (
-        [*SPEED, "prepare", "--shapes", "HIGGS-like", "--max-candidates", "2000", "--rows", "5000000"],
+        [*SPEED, "prepare", "--shapes", "HIGGS-like", "--set", "max_candidates=2000", "--rows", "5000000"],
         ["--rows", "50000"],
     ),
-    "training": ([*SPEED, "training", "--trees", "40"], ["--rows", "20000", "--repeats", "1"]),
+    "training": ([*SPEED, "training"], ["--rows", "20000", "--repeats", "1"]),
     "training-plain": (
-        [*SPEED, "training", "--trees", "40", "--set", "extra_depth=0"],
+        [*SPEED, "training", "--set", "extra_depth=0"],
         ["--rows", "20000", "--repeats", "1"],
     ),
+    "bins": ([*SPEED, "bins", "--shapes", "HIGGS-like"], ["--rows", "20000", "--trees", "20"]),
+    "sparse": ([*SPEED, "sparse"], ["--rows", "5000"]),
     "rounds": ([*SPEED, "rounds"], ["--trees", "30"]),
     "profile": ([*SPEED, "profile", "--shapes", "HIGGS-like"], ["--rows", "20000"]),
     "flare": (["benchmarks.flare", "overhead"], ["--trees", "30"]),
@@ -82,8 +84,10 @@ def page(found: dict[str, Any]) -> Page:
         ("Growth", _growth),
         ("Training, ten parties of 100,000 rows each, depth 8", _training),
         ("Where the time of a tree goes", _profile),
+        ("Bins, ten parties, no rematch", _bins),
         ("A mid-size run: a9a, ten parties, 200 trees", _midsize),
         ("Parallel rounds: ten parties, 200 trees of depth 8", _rounds),
+        ("Text: sparse rows, ten parties", _sparse),
         ("NVIDIA FLARE: three parties, a9a", _flare),
     ):
         rows = function(found)
@@ -173,16 +177,37 @@ def _profile(found: dict[str, Any]) -> Rows:
     rows: Rows = []
     for r in found.get("profile", []):
         rows = [[f"{r['rows']:,} {r['shape']} rows, default recipe", "milliseconds per tree, all threads together"]]
-        rows += [[f"`{kind}`", f"{1000 * s:.1f}"] for kind, s in r["thread_seconds_per_tree"].items() if s > 1e-3]
+        for kind, seconds in r["thread_seconds_per_tree"].items():
+            name = "of `Grow`, XGBoost itself" if kind == "XGBoost" else f"`{kind}`"
+            rows += [[name, f"{1000 * seconds:.1f}"]] if seconds > 1e-3 else []
         rows.append(["wall time", f"{1000 * r['wall_seconds_per_tree']:.1f}"])
     return rows
 
 
+def _bins(found: dict[str, Any]) -> Rows:
+    rows = [["rows, trees", "log loss, 256 bins", "64 bins", "ms per tree, 256 bins", "64 bins"]]
+    for r in found.get("bins", []):
+        cells = [f"{r[f'{n}_logloss']:.4f}" for n in (256, 64)]
+        cells += [f"{1000 * r[f'{n}_seconds_per_tree']:.0f}" for n in (256, 64)]
+        rows.append([f"{r['rows']:,} {r['shape']}, {r['trees']}", *cells])
+    return rows if len(rows) > 1 else []
+
+
 def _midsize(found: dict[str, Any]) -> Rows:
-    rows = [["", "stage 1, s", "stage 2, s", "`xgb.train` on all rows, s", "stage 2 over `xgb.train`"]]
+    head = ["", "stage 1, s", "stage 2, s", "of it the builders' XGBoost", "`xgb.train` on all rows, s"]
+    rows = [[*head, "stage 2 over `xgb.train`", "the builders' XGBoost alone over `xgb.train`"]]
+    keys = ("prepare", "simfl", "builders_xgboost", "all_in", "over_all_in", "xgboost_over_all_in")
     for r in found.get("midsize", []):
         name = ", ".join(f"`{k}={v}`" for k, v in r["options"].items()) or "default recipe"
-        rows.append([name, *(f"{r[k]:.2f}" for k in ("prepare", "simfl", "all_in", "over_all_in"))])
+        rows.append([name, *(f"{r[k]:.2f}" for k in keys)])
+    return rows if len(rows) > 1 else []
+
+
+def _sparse(found: dict[str, Any]) -> Rows:
+    rows = [["rows x columns", "stage 1, s", "stage 2, s", "trees", "most memory besides the rows", "as a dense table"]]
+    for r in found.get("sparse", []):
+        cells = [f"{r['prepare']:.1f}", f"{r['train']:.1f}", str(r["trees"])]
+        rows.append([f"{r['rows']:,} x {r['columns']:,}", *cells, size(r["extra_peak_bytes"]), size(r["dense_bytes"])])
     return rows if len(rows) > 1 else []
 
 

@@ -72,10 +72,15 @@ class Page:
             ["data set", "what it is", "SHA-256 begins"], [[n, source(n).remark, source(n).digest()] for n in names]
         )
 
+    @property
+    def text(self) -> str:
+        """The page so far."""
+        return "\n".join(self.lines).rstrip() + "\n"
+
     def write(self, path: Path) -> None:
         """Write the page."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(self.lines).rstrip() + "\n")
+        path.write_text(self.text)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

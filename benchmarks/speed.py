@@ -1,13 +1,15 @@
 """How fast both stages are at the paper's size, through the public doors.
 
-    python -m benchmarks.speed midsize|prepare|growth|training|rounds|profile [--rows N] [--json OUT]
+    python -m benchmarks.speed midsize|prepare|growth|training|bins|rounds|sparse|profile [--rows N] [--json OUT]
 
-midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows
+midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows, and XGBoost's own part of it
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
           trees: seconds per tree in one run, as ratios, and bytes per tree
+bins      256 bins and 64, the default of large parties: log loss on new rows, seconds per tree
 rounds    parallel rounds (`turns="all"`) against one builder at a time: log loss, seconds, questions in sequence
+sparse    both stages on 70,000 x 20,000 words: seconds, peak memory
 profile   where the time of a tree goes
 
 The machine is shared, so ratios within one run count, not seconds. Every measurement runs in a process of its own, so
@@ -23,8 +25,9 @@ import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -34,12 +37,14 @@ import numpy as np
 import xgboost as xgb
 from rich.console import Console
 from rich.table import Table
+from scipy import sparse
+from sklearn.metrics import log_loss
 
 import simfl
 from benchmarks import accuracy
 from benchmarks.data import NAMES, load
 from simfl.party import Party
-from simfl.training.trees import from_booster
+from simfl.training.trees import Grower, from_booster
 from simfl.training.walking import Walker, walker
 
 SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
@@ -148,10 +153,59 @@ def midsize(n_trees: int = 200, **options: Any) -> dict[str, Any]:
     simfl.train(ready, callbacks=[], n_trees=60, **options)  # bins, compilation, up to a rematch
     pooled = xgb.QuantileDMatrix(X, y)
     plain = {"objective": "binary:logistic", "max_depth": 6, "learning_rate": 0.1}
-    _, ours = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options))
+    spent: dict[str, float] = {}
+    with _growth_watched(spent):
+        _, ours = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options))
     _, theirs = _timed(lambda: xgb.train(plain, pooled, n_trees))
-    prepared = ready.about.seconds
-    return {"options": options, "prepare": prepared, "simfl": ours, "all_in": theirs, "over_all_in": ours / theirs}
+    return {
+        "options": options,
+        "prepare": ready.about.seconds,
+        "simfl": ours,
+        "builders_xgboost": spent["XGBoost"],
+        "all_in": theirs,
+        "over_all_in": ours / theirs,
+        "xgboost_over_all_in": spent["XGBoost"] / theirs,
+    }
+
+
+def bins(shape: str, n: int, n_trees: int) -> dict[str, Any]:
+    """Stage 2 with fine and with coarse bins: log loss on a fifth as many new rows, seconds per tree."""
+    X, y = rows(shape, n + n // 5)
+    ready = simfl.prepare(parties(X[:n], y[:n]), random_state=0, max_candidates=2000)
+    found: dict[str, Any] = {"shape": shape, "rows": n, "trees": n_trees}
+    for max_bin in (256, 64):
+        options: dict[str, Any] = {"callbacks": [], "max_depth": DEPTH, "max_bin": max_bin, "rematch": 0}
+        simfl.train(ready, n_trees=N_PARTIES, **options)  # bins, compilation
+        model, seconds = _timed(partial(simfl.train, ready, n_trees=n_trees, **options))
+        loss = float(log_loss(y[n:], model.predict_proba(X[n:])))
+        found |= {f"{max_bin}_logloss": loss, f"{max_bin}_seconds_per_tree": seconds / n_trees}
+    return found
+
+
+def words(n: int, n_trees: int, n_features: int = 20_000) -> dict[str, Any]:
+    """Both stages on sparse rows: 70 words of each row, frequent ones more often; ten of them tell the label."""
+    rng = np.random.default_rng(0)
+    columns = (n_features * rng.random((n, 70)) ** 3).astype(np.int32)
+    data = np.ones(columns.size, dtype=np.float32)
+    X = sparse.csr_matrix((data, columns.ravel(), np.arange(0, columns.size + 1, 70)), shape=(n, n_features))
+    X.sum_duplicates()
+    score = X[:, 100:110].sum(axis=1).A1 - X[:, 110:120].sum(axis=1).A1 + rng.normal(0, 0.5, n)
+    y = (score > 0).astype(np.int64)
+    small = parties(X[:2000], y[:2000])
+    simfl.train(small, callbacks=[], n_trees=N_PARTIES, random_state=0)  # compiles
+    members = parties(X, y)
+    before = peak_bytes()
+    ready, prepared = _timed(lambda: simfl.prepare(members, random_state=0))
+    _, trained = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees))
+    return {
+        "rows": n,
+        "columns": n_features,
+        "trees": n_trees,
+        "prepare": prepared,
+        "train": trained,
+        "extra_peak_bytes": peak_bytes() - before,
+        "dense_bytes": 4 * n * n_features,
+    }
 
 
 def rounds(name: str, n_trees: int = 200) -> dict[str, Any]:
@@ -180,20 +234,34 @@ def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
     spent: dict[str, float] = {}
     for member in ready.parties:
         member.handle = _watched(member.handle, spent)  # type: ignore[method-assign]
-    _, seconds = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, rematch=0))
+    with _growth_watched(spent):
+        _, seconds = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, rematch=0))
     kinds = {kind: value / n_trees for kind, value in sorted(spent.items(), key=lambda item: -item[1])}
     return {"shape": shape, "rows": n, "wall_seconds_per_tree": seconds / n_trees, "thread_seconds_per_tree": kinds}
 
 
-def _watched(handle: Callable[[Any], Any], spent: dict[str, float]) -> Callable[[Any], Any]:
-    def watched(message: Any) -> Any:
+def _watched(work: Callable[..., Any], spent: dict[str, float], kind: str = "") -> Callable[..., Any]:
+    """The same function; the seconds spent in it are added up under a kind, or under its message's."""
+
+    def watched(*args: Any, **named: Any) -> Any:
         begun = time.perf_counter()
-        reply = handle(message)
-        kind = type(message).__name__
-        spent[kind] = spent.get(kind, 0.0) + time.perf_counter() - begun
-        return reply
+        result = work(*args, **named)
+        name = kind or type(args[0]).__name__
+        spent[name] = spent.get(name, 0.0) + time.perf_counter() - begun
+        return result
 
     return watched
+
+
+@contextmanager
+def _growth_watched(spent: dict[str, float]) -> Iterator[None]:
+    """Add up what XGBoost takes to grow the builders' trees and to hand them over."""
+    grow = Grower.grow
+    Grower.grow = _watched(grow, spent, "XGBoost")  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Grower.grow = grow  # type: ignore[method-assign]
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -230,35 +298,47 @@ def _readable(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def _growth(given: argparse.Namespace, more: dict[str, Any]) -> list[dict[str, Any]]:
+    sizes = [50_000 * 2**i for i in range(5) if 50_000 * 2**i <= given.rows]
+    results = [apart(prepare, shape, n, **more) for shape in given.shapes for n in sizes]
+    for shape in given.shapes:
+        slope = exponent([r for r in results if r["shape"] == shape])
+        Console().print(f"{shape}: seconds grow with rows to the power {slope:.2f}")
+    return results
+
+
+MILLION = 1_000_000
+LIGHTER: tuple[dict[str, Any], ...] = ({}, {"rematch": 0}, {"rematch": 0, "extra_depth": 0})
+# what it does with the arguments and changed parameters; how many rows and trees unless given
+WORK: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], list[dict[str, Any]]], int, int]] = {
+    "midsize": (lambda given, more: [apart(midsize, given.trees, **less, **more) for less in LIGHTER], 0, 200),
+    "prepare": (lambda given, more: [apart(prepare, s, given.rows, **more) for s in given.shapes], MILLION, 0),
+    "growth": (_growth, MILLION, 0),
+    "training": (
+        lambda given, more: [apart(training, s, given.rows, given.trees, given.repeats, **more) for s in given.shapes],
+        MILLION,
+        40,
+    ),
+    "bins": (lambda given, more: [apart(bins, s, given.rows, given.trees) for s in given.shapes], 600_000, 60),
+    "rounds": (lambda given, more: [apart(rounds, name, given.trees) for name in NAMES], 0, 200),
+    "sparse": (lambda given, more: [apart(words, given.rows, given.trees)], 70_000, 20),
+    "profile": (lambda given, more: [apart(profile, s, given.rows, given.trees) for s in given.shapes], MILLION, 20),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["midsize", "prepare", "growth", "training", "rounds", "profile"])
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("what", choices=list(WORK))
+    parser.add_argument("--rows", type=int)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--trees", type=int, default=20)
+    parser.add_argument("--trees", type=int)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--max-candidates", type=int)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change parameters")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    more = {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in given.set)}
-    bounded = {} if given.max_candidates is None else {"max_candidates": given.max_candidates}
-    if given.what == "midsize":
-        results = [apart(midsize, **options) for options in ({}, {"rematch": 0}, {"rematch": 0, "extra_depth": 0})]
-    elif given.what == "growth":
-        sizes = [50_000 * 2**i for i in range(5) if 50_000 * 2**i <= given.rows]
-        results = [apart(prepare, shape, n, **bounded | more) for shape in given.shapes for n in sizes]
-        for shape in given.shapes:
-            slope = exponent([r for r in results if r["shape"] == shape])
-            Console().print(f"{shape}: seconds grow with rows to the power {slope:.2f}")
-    elif given.what == "prepare":
-        results = [apart(prepare, shape, given.rows, **bounded | more) for shape in given.shapes]
-    elif given.what == "training":
-        results = [apart(training, s, given.rows, given.trees, given.repeats, **more) for s in given.shapes]
-    elif given.what == "rounds":
-        results = [apart(rounds, name, given.trees if given.trees != 20 else 200) for name in NAMES]
-    else:
-        results = [apart(profile, shape, given.rows, given.trees) for shape in given.shapes]
+    work, n_rows, n_trees = WORK[given.what]
+    given.rows, given.trees = given.rows or n_rows, given.trees or n_trees
+    results = work(given, accuracy.parsed(given.set))
     Console(width=160).print(table(results, given.what))
     if given.json:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
