@@ -2,7 +2,7 @@
 # make test    lint, types, import contracts, tests, documentation
 # make docs    the documentation, into build/site
 # make accuracy   the accuracy table and picture of docs/recipes.md (under an hour on two cores; needs SIMFL_DATA)
-# make bench   the speed of the search, of both stages and of FLARE, into docs/results/speed.md (half an hour)
+# make bench   the speed of the search, of both stages and of FLARE, into docs/results/speed.md (a quarter of an hour)
 # make chaos   kill -9 hub and parties twenty times in a training of 100 trees: the model must be the same
 # make paper   the paper's tables, figures and theorems, into docs/results (under two hours on two cores)
 # make peers   SimFL beside its peers, each in its own environment, into docs/results
@@ -22,7 +22,7 @@ test: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal simfl tests
+	$(BIN)/pytest -n 2 --dist worksteal simfl benchmarks tests
 	$(BIN)/pytest -q README.md docs
 	$(BIN)/mkdocs build --strict --quiet
 

@@ -130,3 +130,13 @@ def size(n_bytes: float) -> str:
         if n_bytes >= factor:
             return f"{n_bytes / factor:.1f} {unit}"
     return f"{n_bytes:.0f} B"
+
+
+def two_digits(value: float) -> str:
+    """An estimate: two digits of it, never with an exponent.
+
+    >>> two_digits(1_234_567), two_digits(163.0), two_digits(42.4), two_digits(6.51)
+    ('1,200,000', '160', '42', '6.5')
+    """
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10 else f"{rounded:g}"

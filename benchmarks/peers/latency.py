@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.pages import two_digits
+
 BANDWIDTH = 100e6 / 8  # bytes per second at the hub: 100 Mbit/s
 LOWEST, HIGHEST = 0.001, 0.2  # seconds, one way
 
@@ -56,10 +58,12 @@ def told(ours: Line, theirs: Line) -> str:
     'SimFL is faster above 10 ms'
     >>> told(Line(1.0, 100), Line(2.0, 1000))
     'SimFL is faster from 1 to 200 ms'
+    >>> told(Line(1.0, 1000), Line(164.0, 10))
+    'SimFL is faster below 160 ms'
     """
     at = crossing(ours, theirs)
     if at is None:
         first = ours.seconds(LOWEST) < theirs.seconds(LOWEST)
         return f"{'SimFL' if first else 'the other'} is faster from 1 to 200 ms"
     side = "above" if ours.seconds(HIGHEST) < theirs.seconds(HIGHEST) else "below"
-    return f"SimFL is faster {side} {1000 * at:.2g} ms"
+    return f"SimFL is faster {side} {two_digits(1000 * at)} ms"

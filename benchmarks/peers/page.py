@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import cells
-from benchmarks.pages import Page, size, write_csv
+from benchmarks.pages import Page, size, two_digits, write_csv
 from benchmarks.paper.errors import pyplot, save, star
 from benchmarks.peers.latency import BANDWIDTH, HIGHEST, LOWEST, Line, told
 from benchmarks.peers.measure import (
@@ -179,9 +179,9 @@ def _wire(page: Page, results: Results, out: Path) -> None:
                 f"{star(data)}, {parties} parties",
                 size(ours / trees),
                 size(theirs / trees),
-                f"{theirs / ours:.2g}",
+                two_digits(theirs / ours),
                 f"{results.rows[data]:,}",
-                f"{_two_digits(results.rows[data] * theirs / ours):,}",
+                two_digits(results.rows[data] * theirs / ours),
                 f"{hops / trees:.1f}",
                 f"{calls / trees:.1f}",
             ]
@@ -225,15 +225,6 @@ def _wire(page: Page, results: Results, out: Path) -> None:
     plot_latency(results, out / "peers-latency.png")
     page.picture("peers-logloss.png", "log loss of every method")
     plot_losses(results, out / "peers-logloss.png")
-
-
-def _two_digits(number: float) -> int:
-    """Rounded: it is an estimate.
-
-    >>> _two_digits(1_234_567)
-    1200000
-    """
-    return int(float(f"{number:.2g}"))
 
 
 def _crossed(results: Results, data: str, parties: int, method: str, other: str) -> str:
