@@ -1,6 +1,7 @@
 """What several tests share: small parties, and the way to the real data."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import settings
 from sklearn.datasets import load_breast_cancer
 
 import simfl
+from simfl import cli
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +30,22 @@ def shared_data():
         return path
 
     return find
+
+
+@pytest.fixture
+def simfl_command(monkeypatch, tmp_path):
+    """The command, through its own entry point, in this process and a folder of its own; gives the exit status."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["simfl", *map(str, words)])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return end.code or 0
+        return 0
+
+    return call
 
 
 @pytest.fixture(scope="session")

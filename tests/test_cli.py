@@ -45,18 +45,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(folder, monkeypatch, tmp_path):
-    """The installed command, through its own entry point, in this process."""
-    monkeypatch.chdir(tmp_path)
+def run(simfl_command):
+    """Without reports, unless a folder for the run is named."""
 
     def call(*words):
-        words += ("--no-report",) * (words[0] in ("demo", "simulate") and "--run" not in words)
-        monkeypatch.setattr(sys, "argv", ["simfl", *map(str, words)])
-        try:
-            cli.main()
-        except SystemExit as end:
-            return end.code or 0
-        return 0
+        return simfl_command(*words, *("--no-report",) * (words[0] in ("demo", "simulate") and "--run" not in words))
 
     return call
 

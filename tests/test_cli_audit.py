@@ -1,32 +1,22 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from simfl import cli
-from simfl.record import Member, RunRecord
+from simfl.record import RunRecord
 
 SIMFL = Path(sys.executable).with_name("simfl")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(simfl_command, tmp_path):
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     X.iloc[:, :6].assign(ill=1 - y, ward=["a", "b", "c"] * 189 + ["a", "b"]).to_csv(tmp_path / "t.csv", index=False)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["simfl", "audit", *map(str, words)])
-        try:
-            cli.main()
-        except SystemExit as end:
-            return end.code or 0
-        return 0
-
-    return call
+    return partial(simfl_command, "audit")
 
 
 def test_an_audit_prints_writes_and_passes_without_limits(run, capsys, tmp_path):
@@ -98,21 +88,10 @@ def test_a_study_of_a_consortium_is_audited_with_its_parameters_and_the_partys_o
     assert set(found["limits"].values()) == {0.99}
 
 
-def test_what_an_audit_found_goes_into_the_report(run, capsys, tmp_path, monkeypatch):
+def test_what_an_audit_found_goes_into_the_report(run, simfl_command, tmp_path):
     assert run("t.csv", "--label", "ill", "--hashes", 3, "--no-advice", "--max-excess", 1, "--json", "a.json") == 0
-    record = RunRecord(
-        title="t",
-        status="finished",
-        started="2026-01-01",
-        seconds=1.0,
-        objective="binary:logistic",
-        n_trees=1,
-        parties=[Member(name="a", n_rows=3)],
-    )
-    record.save("run")
-    monkeypatch.setattr(sys, "argv", ["simfl", "report", "run", "--audit", "a.json"])
-    with pytest.raises(SystemExit):
-        cli.main()
+    assert simfl_command("simulate", "t.csv", "--label", "ill", "--trees", 2, "--run", "run") == 0
+    assert simfl_command("report", "run", "--audit", "a.json") == 0
     kept = RunRecord.load("run").audit
     assert [a.meaning for a in kept] == [f["sentence"] for f in json.loads(Path("a.json").read_text())["findings"]]
     assert all(a.passed for a in kept)
