@@ -114,7 +114,7 @@ def _cell(plan: Plan, settings: str, name: str) -> cells.Cell:
 
 
 def _section(page: Page, settings: str, results: dict[str, cells.Result], wanted: dict[Any, cells.Cell]) -> None:
-    rows, ratios, pooled_ratios, megabytes = [], [], [], []
+    rows, ratios, pooled_ratios, megabytes, solo_ms = [], [], [], [], []
     for name, r in results.items():
         known = EFFICIENCY.get(GENERATED.get(name, name)) if settings == "paper" else None
         label = f"{name} (generated)" if name in GENERATED else star(name)
@@ -142,6 +142,7 @@ def _section(page: Page, settings: str, results: dict[str, cells.Result], wanted
         ratios.append(r["training_critical_seconds"] / r["solo_seconds"])
         pooled_ratios.append(r["training_critical_seconds"] / r["all_in_seconds"])
         megabytes.append(r["bytes_per_tree"] / 1e6)
+        solo_ms.append(1000 * r["solo_seconds"] / wanted[settings, name]["trees"])
     page.table(
         [
             "data set",
@@ -159,18 +160,35 @@ def _section(page: Page, settings: str, results: dict[str, cells.Result], wanted
         rows,
     )
     if ratios:
-        close = sum(r <= 1.1 for r in ratios)
-        faster = sum(r < 1 for r in pooled_ratios)
-        page.bullets(
-            [
-                f"'The overhead over SOLO is less than 10 %': holds on {close} of {len(ratios)}; with a machine each, "
-                "SimFL's "
-                f"training takes {min(ratios):.1f} to {max(ratios):.1f} times SOLO's.",
-                f"'Training is faster than ALL-IN': holds on {faster} of {len(ratios)} "
-                f"({min(pooled_ratios):.2f} to {max(pooled_ratios):.2f} times ALL-IN's).",
-                f"'No more than 10 MB per tree': the most is {max(megabytes):.2f} MB.",
-            ]
-        )
+        page.bullets(_claims(settings, ratios, pooled_ratios, megabytes, solo_ms))
+
+
+def _claims(
+    settings: str, ratios: list[float], pooled_ratios: list[float], megabytes: list[float], solo_ms: list[float]
+) -> list[str]:
+    """What the paper says about its table, on ours and on its own figures."""
+    own = [known.training / known.solo for known in EFFICIENCY.values()]
+    faster = sum(ratio < 1 for ratio in pooled_ratios)
+    return [
+        f"'The overhead over SOLO is less than 10 % of the training time': holds on {_close(ratios)} of {len(ratios)}, "
+        f"by the paper's own figures on {_close(own)} of {len(own)}. With a machine each, SimFL's training takes "
+        f"{min(ratios):.1f} to {max(ratios):.1f} times SOLO's. A SOLO tree takes {min(solo_ms):.1f} to "
+        f"{max(solo_ms):.0f} ms here, 30 to 80 ms in the paper, so that what is done besides weighs more; and with the "
+        "gradients of all parties a builder goes on splitting where SOLO stops"
+        + (", two levels deeper before pruning." if settings == "today" else "."),
+        f"'Training is faster than ALL-IN': holds on {faster} of {len(ratios)} "
+        f"({min(pooled_ratios):.2f} to {max(pooled_ratios):.2f} times ALL-IN's).",
+        f"'No more than 10 MB per tree': the most is {max(megabytes):.2f} MB.",
+    ]
+
+
+def _close(ratios: list[float]) -> int:
+    """How many trainings have at most a tenth of their time on top of SOLO's.
+
+    >>> _close([1.05, 1.11, 1.12])
+    2
+    """
+    return sum(1 - 1 / ratio < 0.1 for ratio in ratios)
 
 
 def _beside(value: float, printed: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import cells
@@ -79,9 +80,10 @@ def theorem_1(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
         "`simfl audit` with shared tables, as Algorithm 1 of the paper sends them to everybody: half of the rows are "
         "the attacker's own, the other half the victim's. *Attributes right*: percent of a row's categories and "
         "numbers (within half a standard deviation) that the attacker names, beside guessing from its own rows; "
-        "*variance explained* is of the same estimate; *members told*: percent right when it says whether a known "
-        "person is in the table. The estimate is the best of three in a rehearsal on the attacker's own rows "
-        f"(`simfl/privacy/attacks.py`). {max(r.get('attacked', 0) for r in results.values())} rows are attacked."
+        "*variance explained* is of the same estimate, negative if worse than the mean; *members told*: percent right "
+        "when it says whether a known person is in the table. The estimate is the best of three in a rehearsal on the "
+        "attacker's own rows (`simfl/privacy/attacks.py`). "
+        f"{max(r.get('attacked', 0) for r in results.values())} rows are attacked."
     )
     for recipe in ("paper", "default"):
         page.table(
@@ -105,20 +107,32 @@ def _figures(result: cells.Result) -> list[str]:
 
 def _verdict(results: dict[tuple[str, str, int], cells.Result], widths: dict[str, int]) -> str:
     full = {(of, d): r for (of, d, n), r in results.items() if n == default_hashes(widths[d]) and "failed" not in r}
-    strong = [f"{d} ({of} recipe)" for (of, d), r in full.items() if r["right"] >= r["blind"] + 0.2]
-    named = [f"{d} ({of} recipe)" for (of, d), r in full.items() if r["members"] >= 0.95]
+    strong = _by_recipe(place for place, r in full.items() if r["right"] >= r["blind"] + 0.2)
+    named = _by_recipe(place for place, r in full.items() if r["members"] >= 0.95)
     more = [d for (of, d), r in full.items() if of == "default" and r["right"] > full.get(("paper", d), r)["right"]]
     return (
         "Verdict: the theorem holds as it is stated, and the condition is checked. The conclusion does not follow: the "
         "rows that fit may all lie close to the true one. With the paper's own L the attack gets at least 20 points "
-        f"more than guessing on {', '.join(strong) or 'no data set here'}. The default recipe's hashes tell more than "
+        f"more than guessing on {strong}. The default recipe's hashes tell more than "
         f"the paper's on {', '.join(more) or 'none'}: what finds similar rows better also locates them better. Where "
-        f"rows have their hash values to themselves ({', '.join(named) or 'nowhere here'}), these are as good as "
+        f"rows have their hash values to themselves ({named}), these are as good as "
         "names: a look into the table tells who is in it. Fewer hashes help, wider buckets help, and neither is a "
         'guarantee. So the default recipe matches blindly (`matching="blind"`): no party sees a hash value of another, '
         "and the hub sees keyed names. What is left then, and what every role gets in every mode: "
         "[the audit](audit.md)."
     )
+
+
+def _by_recipe(places: Iterable[tuple[str, str]]) -> str:
+    """Recipes and data sets in words.
+
+    >>> _by_recipe([("paper", "a9a"), ("paper", "SUSY"), ("default", "a9a")])
+    'a9a, SUSY (paper recipe); a9a (default recipe)'
+    """
+    found: dict[str, list[str]] = {}
+    for recipe, data in places:
+        found.setdefault(recipe, []).append(data)
+    return "; ".join(f"{', '.join(data)} ({recipe} recipe)" for recipe, data in found.items()) or "no data set here"
 
 
 def hash_counts(d: int) -> list[int]:
