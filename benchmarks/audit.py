@@ -20,6 +20,7 @@ from rich.console import Console
 from sklearn.datasets import load_breast_cancer
 
 from benchmarks.data import folder, load
+from benchmarks.pages import Page
 from simfl import partition
 from simfl.files import read
 from simfl.preprocessing.lsh import HashFamily, hash_rows
@@ -194,27 +195,26 @@ def reproduced(found: dict[str, Any]) -> list[str]:
 
 
 def page(found: dict[str, Any], picture: str | None) -> str:
-    names = list(dict.fromkeys(entry["data"] for entry in found["results"]))
-    lines = [
-        "# What each role gets, measured",
-        "",
-        f"`python -m benchmarks.audit` wrote this page: {found['seeds']} seeds, two parties of equal size, the attacks",
-        "of `simfl audit`. A cell reads: success *for* what the same attacker gets without the message; in brackets",
-        "the excess in percentage points (the widest span of the 95 % intervals of all seeds); a dash: sees no such",
-        "thing. Bold: surely more than five points above guessing.",
-        "",
-        "Rows: attributes right (numbers: within half a standard deviation). Membership: right answers for as many",
-        "members as strangers. Labels: labels right. Every attacker has the other half of the rows as background, also",
-        "the outsider; only the *hub* with its tokens knows no more than means and deviations. The blind modes are",
-        "attacked in what they would send: see [privacy](../privacy.md).",
-        "",
-    ]
+    made = Page("What each role gets, measured", "python -m benchmarks.audit")
+    made.say(
+        f"{found['seeds']} seeds, two parties of equal size, the attacks of `simfl audit`. A cell reads: success *for* "
+        "what the same attacker gets without the message; in brackets the excess in percentage points (the widest span "
+        "of the 95 % intervals of all seeds); a dash: sees no such thing. Bold: surely more than five points above "
+        "guessing."
+    )
+    made.say(
+        "Rows: attributes right (numbers: within half a standard deviation). Membership: right answers for as many "
+        "members as strangers. Labels: labels right. Every attacker has the other half of the rows as background, also "
+        "the outsider; only the *hub* with its tokens knows no more than means and deviations. The blind modes are "
+        "attacked in what they would send: see [privacy](../privacy.md)."
+    )
     if picture:
-        lines += [f"![Excess over guessing]({picture})", ""]
-    for name in names:
-        lines += by_data(found["results"], name)
-    lines += ["## Beside the prototype", "", *reproduced(found), ""]
-    return "\n".join(lines)
+        made.picture(picture, "Excess over guessing")
+    for name in dict.fromkeys(entry["data"] for entry in found["results"]):
+        made.lines += by_data(found["results"], name)
+    made.head("Beside the prototype")
+    made.lines += reproduced(found)
+    return made.text
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
