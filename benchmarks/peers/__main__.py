@@ -11,6 +11,7 @@ run again.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +24,7 @@ from benchmarks.peers.environments import NotInstallable
 
 NAMES = ("a9a", "cod-rna", "ijcnn1", "SUSY", "HIGGS", "real-sim")
 TREES, WIDE_TREES, QUICK_TREES = 200, 20, 10
-QUICK_LIMIT = 60
+LIMIT, QUICK_LIMIT = 600, 60  # seconds
 
 
 def main() -> None:
@@ -35,16 +36,14 @@ def main() -> None:
     parser.add_argument("--parties", nargs="+", type=int, default=[2, 10])
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=measure.METHODS, help="only these methods")
-    parser.add_argument("--limit", type=float, default=600, help="seconds that a peer may take for one cell")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds that a peer may take for one cell")
     parser.add_argument("--known", action="store_true", help="run nothing: write the page from what is kept")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     names = given.data or (("a9a", "cod-rna") if given.quick else NAMES)
     methods = given.only or measure.METHODS
     wanted = [
-        measure.cell(
-            method, data, parties, run, n_trees(data, quick=given.quick), QUICK_LIMIT if given.quick else given.limit
-        )
+        measure.cell(method, data, parties, run, n_trees(data, quick=given.quick))
         for data in names
         for parties in given.parties
         for run in range(given.runs)
@@ -56,11 +55,13 @@ def main() -> None:
         for cell in wanted:
             if cell["method"] in refused:
                 store.put(cell, {"failed": refused[cell["method"]]})
-        cells.run(wanted, measure.measure, store, "peers", workers=1)
+        work = partial(measure.measure, limit=min(given.limit, QUICK_LIMIT) if given.quick else given.limit)
+        cells.run(wanted, work, store, "peers", workers=1)
     results = [store.get(cell) or {"failed": "not run"} for cell in wanted]
     out = given.out or (QUICK_RESULTS if given.quick else RESULTS)
     extra = (" --quick" if given.quick else "") + (f" --data {' '.join(given.data)}" if given.data else "")
     extra += f" --runs {given.runs}" if given.runs != 1 else ""
+    extra += f" --limit {given.limit:g}" if given.limit != LIMIT and not given.quick else ""
     page.write(list(zip(wanted, results, strict=True)), out, f"python -m benchmarks.peers{extra}", quick=given.quick)
     print(f"Written to {out}")
 

@@ -44,24 +44,24 @@ METHODS = (ALL_IN, PLUGIN_NAME, *OURS, CYCLIC, BAGGING, DIVIDED, FEDTREE_NAME, S
 FEDTREE_BINS = 255
 
 
-def cell(method: str, data: str, parties: int, run: int, trees: int, limit: float) -> cells.Cell:
+def cell(method: str, data: str, parties: int, run: int, trees: int) -> cells.Cell:
     """The settings of one cell. A peer's numbers depend on its own version, not on ours."""
     found: cells.Cell = {"method": method, "data": data, "partition": "theta 0.8", "parties": parties, "run": run}
     found |= {"trees": trees, "max_depth": 8, "learning_rate": 0.1}
     if method in PEERS:
         environment, script, _ = PEERS[method]
-        return found | {"versions": environment.version, "limit": limit, "script": script}
+        return found | {"versions": environment.version, "script": script}
     return found | ({"versions": f"xgboost {xgboost.__version__}"} if method in (SOLO, ALL_IN) else {})
 
 
-def measure(cell: cells.Cell) -> cells.Result:
-    """Train and score."""
+def measure(cell: cells.Cell, limit: float = 600) -> cells.Result:
+    """Train and score. A peer may take `limit` seconds."""
     X, y = training._data(cell["data"])
     _, held_out = split(y, cell["run"])
     test = X[held_out], y[held_out]
     parties = training.members(cell, X, y)
     if cell["method"] in PEERS:
-        p, facts = _peer(cell, parties, test)
+        p, facts = _peer(cell, parties, test, limit)
     elif cell["method"] in OURS:
         p, facts = _ours(cell, parties, test[0])
     else:
@@ -106,7 +106,9 @@ def _ours(cell: cells.Cell, parties: list[simfl.Party], X: Any) -> tuple[np.ndar
     }
 
 
-def _peer(cell: cells.Cell, parties: list[simfl.Party], test: tuple[Any, np.ndarray]) -> tuple[np.ndarray, Any]:
+def _peer(
+    cell: cells.Cell, parties: list[simfl.Party], test: tuple[Any, np.ndarray], limit: float
+) -> tuple[np.ndarray, Any]:
     environment, script, kind = PEERS[cell["method"]]
     folder = TASKS / f"{cell['data']}-{cell['parties']}-{cell['run']}-{kind}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -118,7 +120,7 @@ def _peer(cell: cells.Cell, parties: list[simfl.Party], test: tuple[Any, np.ndar
     }
     exchange.write_task(folder, [(p.rows.X, p.rows.y) for p in parties], test, settings)
     try:
-        answer = _answer(environment, [SCRIPTS / script, folder, kind], cell["limit"], folder)
+        answer = _answer(environment, [SCRIPTS / script, folder, kind], limit, folder)
         return np.load(folder / "probability.npy"), answer
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -248,6 +248,8 @@ def plot_latency(results: Results, path: Path) -> None:
                 )[0]
         axis.set_xscale("log")
         axis.set_yscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.set_title(f"{star(data)}, {parties} parties, {results.trees[data, parties]} trees", fontsize=9)
         axis.set_xlabel("latency in ms, one way", fontsize=8)
         axis.set_ylabel("seconds", fontsize=8)
