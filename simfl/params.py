@@ -140,7 +140,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[int, Meta(ge=2, le=2**16)] | None,
         _is(
             "bins per feature; None: 256, but 64 where several parties with more than 50,000 rows on average train "
-            "with the default recipe: their bins differ, so that coarse ones cost nothing, and half the time is theirs"
+            "with the default recipe: their bins differ, so that coarse ones cost little, and half the time is theirs"
         ),
     ] = None
     max_cat_to_onehot: Annotated[
