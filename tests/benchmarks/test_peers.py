@@ -141,7 +141,7 @@ def test_what_cannot_be_installed_says_why(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", [DEFAULT, PAPER, measure.SOLO, measure.ALL_IN])
 def test_our_own_rows_have_every_column(table, monkeypatch, method):
     monkeypatch.setattr(training, "_data", lambda name: table)
-    found = measure.measure(measure.cell(method, "a9a", 2, 0, 8, 60))
+    found = measure.measure(measure.cell(method, "a9a", 2, 0, 8))
     assert found["trees"] == 8
     assert found["rows"] == 300
     assert 0 < found["logloss"] < 0.7
@@ -202,9 +202,9 @@ def test_two_lines_are_equal_where_they_cross(work, messages, other_work, other_
 def test_the_page_is_written_with_failures_in_their_rows(tmp_path, table, monkeypatch, named):
     monkeypatch.setattr(page.Page, "sources", lambda self, names: None)
     monkeypatch.setattr(training, "_data", lambda name: table)
-    wanted = [measure.cell(m, "a9a", 2, 0, 8, 60) for m in (DEFAULT, PAPER, measure.ALL_IN)]
+    wanted = [measure.cell(m, "a9a", 2, 0, 8) for m in (DEFAULT, PAPER, measure.ALL_IN)]
     measured = [(c, measure.measure(c)) for c in wanted]
-    measured.append((measure.cell(PLUGIN_NAME, "a9a", 2, 0, 8, 60), {"failed": "ended with 1: no wheel"}))
+    measured.append((measure.cell(PLUGIN_NAME, "a9a", 2, 0, 8), {"failed": "ended with 1: no wheel"}))
     page.write(measured, tmp_path, "command", quick=True)
     text = (tmp_path / "peers.md").read_text()
     assert f"| {PLUGIN_NAME} | FAILED: ended with 1: no wheel |" in text
