@@ -77,6 +77,20 @@ def made_up(plan, error_of):
     return table
 
 
+@pytest.mark.parametrize(("ours", "verdict"), [(0.1, "holds"), (0.3, "does NOT hold; on average it is above on a9a")])
+def test_the_curves_say_whether_simfl_is_below_solo_and_where_tfl_leaves_the_picture(ours, verdict):
+    plan = errors.Plan(("a9a",), {"paper": 2})
+    errors_by = {training.PAPER: [ours], training.TFL: [0.9], SOLO: [0.2, 0.25], ALL_IN: [0.1]}
+    own = {m: made_up(plan, lambda data, method, run: errors_by[method]) for m in (2, 4)}
+    assert verdict in errors._lowest_of(own, training.PAPER)
+    figure = errors.pyplot().figure()
+    axis = figure.subplots()
+    errors._keep_others_apart(axis, own, "a9a", [training.PAPER, training.TFL, "best SOLO", ALL_IN])
+    assert axis.get_ylim()[1] < 90
+    assert [text.get_text() for text in axis.texts] == ["TFL up to 90"]
+    errors.pyplot().close(figure)
+
+
 def test_the_table_takes_means_ranges_and_the_better_party():
     plan = errors.Plan(("a9a",), {"paper": 2, "today": 1})
     given_errors = {PAPER: [[0.15], [0.19]], TFL: [[0.2], [0.25]], SOLO: [[0.19, 0.25]] * 2, ALL_IN: [[0.15]] * 2}
