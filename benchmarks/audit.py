@@ -22,13 +22,13 @@ from sklearn.datasets import load_breast_cancer
 from benchmarks.data import folder, load
 from benchmarks.pages import Page
 from simfl import partition
-from simfl.files import read
+from simfl.audit.audit import audit
+from simfl.audit.findings import Finding, points
+from simfl.audit.views import row_sums
+from simfl.data.files import read
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale
 from simfl.preprocessing.similarity import most_similar
-from simfl.privacy.audit import audit
-from simfl.privacy.findings import Finding, points
-from simfl.privacy.views import row_sums
 
 ROLES = ("hub", "hub with a sample", "builder", "other party", "outsider")
 PAPER = {"recipe": "paper", "bucket_width": 4.0}

@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.data import folder
-from simfl import partition, simulation
-from simfl.files import Dataset, read
-from simfl.schema import Schema
+from simfl import partition
+from simfl.data.files import Dataset, read
+from simfl.data.schema import Schema
+from simfl.simulate import simulation
 
 BANKS = ("north", "east", "south", "west")
 

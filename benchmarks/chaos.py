@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 import simfl
-from simfl.study import open_table, read_study
+from simfl.deploy.study import open_table, read_study
 
 PARTIES = ("north", "south", "west")
 TARGETS = ("hub", "hub's job", "party", "party's job", "everything")

@@ -21,8 +21,8 @@ from sklearn.datasets import dump_svmlight_file
 
 import simfl
 from benchmarks import data
-from simfl import consortium
-from simfl.study import open_table, read_study
+from simfl.deploy import run as consortium
+from simfl.deploy.study import open_table, read_study
 from simfl.transport import flare
 
 PARTIES = ("north", "south", "west")

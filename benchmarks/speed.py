@@ -44,8 +44,8 @@ import simfl
 from benchmarks import accuracy
 from benchmarks.data import NAMES, load
 from simfl.party import Party
+from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Grower, from_booster
-from simfl.training.walking import Walker, walker
 
 SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
 PAPER_SECONDS = {"SUSY-like": 963, "HIGGS-like": 996}

@@ -18,12 +18,12 @@ from simfl import hub
 from simfl import model as models
 from simfl.arrays import Floats
 from simfl.callbacks import Callback, TreeRecord
-from simfl.data import class_numbers
+from simfl.data.schema import xgboost_types
+from simfl.data.table import class_numbers
 from simfl.federation import gather, train
 from simfl.model import Model
 from simfl.params import BINS, TrainParams, cores, prepare_params, split, train_params, with_numbers
 from simfl.party import Party, Rows
-from simfl.schema import xgboost_types
 from simfl.training.trees import threads_for, xgboost_params
 
 

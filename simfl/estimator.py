@@ -24,13 +24,13 @@ from sklearn.utils.validation import (
 
 from simfl.arrays import AnyArray
 from simfl.callbacks import default_callbacks
+from simfl.data.schema import Schema, as_arrow
 from simfl.errors import DataError
 from simfl.federation import train
 from simfl.model import Model
 from simfl.params import defaults, documented, refuse_unknown
 from simfl.partition import by_column
 from simfl.party import Party
-from simfl.schema import Schema, as_arrow
 
 _DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
 

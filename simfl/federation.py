@@ -18,7 +18,7 @@ from simfl import hub
 from simfl import model as models
 from simfl.callbacks import Callback, SearchBar, TreeRecord, default_callbacks
 from simfl.errors import DataError, FileError, ParameterError
-from simfl.model import Model, write_whole
+from simfl.model import Model
 from simfl.params import (
     NAMES,
     PREPARE_NAMES,
@@ -31,6 +31,7 @@ from simfl.params import (
 )
 from simfl.party import Party
 from simfl.privacy.tokens import SECRET_BYTES, secret_of
+from simfl.storage import write_atomically
 from simfl.transport.local import LocalTransport
 
 _ABOUT = "preparation.json"
@@ -63,7 +64,7 @@ class Preparation:
         try:
             for number, party in enumerate(self.parties):
                 party.keep(unfinished / f"party-{number}.npz")
-            write_whole(unfinished / _ABOUT, msgspec.json.format(msgspec.json.encode(self.about)))
+            write_atomically(unfinished / _ABOUT, msgspec.json.format(msgspec.json.encode(self.about)))
             if target.exists():
                 _remove_preparation(target)
             unfinished.rename(target)

@@ -14,8 +14,9 @@ import xgboost as xgb
 
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import DataError, FileError, MissingExtraError
-from simfl.model import Model, dissect, write_whole
+from simfl.model import Model, dissect
 from simfl.params import TrainParams
+from simfl.storage import write_atomically
 from simfl.training.losses import LOSSES
 
 OPSET = 15  # of ONNX: read by every runtime of the last years
@@ -120,5 +121,5 @@ def to_onnx(model: Model, path: str | os.PathLike[str]) -> Path:
     floats = _import("onnxmltools.convert.common.data_types", "onnx").FloatTensorType
     booster = _start_in_leaves(model)
     shape = floats([None, booster.num_features()])
-    write_whole(target, convert(booster, initial_types=[("X", shape)], target_opset=OPSET).SerializeToString())
+    write_atomically(target, convert(booster, initial_types=[("X", shape)], target_opset=OPSET).SerializeToString())
     return target

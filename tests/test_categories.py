@@ -10,11 +10,12 @@ from sklearn.metrics import log_loss
 
 import simfl
 from simfl import messages as msg
+from simfl import wire
+from simfl.data.schema import Schema, UnseenLevelWarning
 from simfl.errors import DataError
-from simfl.schema import Schema, UnseenLevelWarning
 from simfl.training.pruning import prune
+from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import from_booster
-from simfl.training.walking import leaf_numbers
 
 WARDS = list("abcdefgh")
 
@@ -97,7 +98,7 @@ def test_a_tree_of_levels_is_walked_as_xgboost_walks_it():
 def test_a_tree_of_levels_survives_the_journey_and_the_pruning(model):
     tree = next(t for t in (from_booster(model.booster[i : i + 1]) for i in range(30)) if t.goes_right is not None)
     rows = model.schema.encode(patients(300, seed=9)[0])
-    back = msg.tree_from_message(msg.tree_to_message(tree), 4).with_leaf_values(tree.value[tree.leaves])
+    back = wire.tree_from_message(wire.tree_to_message(tree), 4).with_leaf_values(tree.value[tree.leaves])
     np.testing.assert_array_equal(leaf_numbers(back, rows), leaf_numbers(tree, rows))
     rng = np.random.default_rng(0)
     G, H = rng.normal(size=tree.n_leaves), rng.random(tree.n_leaves) + 1

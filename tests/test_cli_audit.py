@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from simfl.record import RunRecord
+from simfl.report.record import RunRecord
 
 SIMFL = Path(sys.executable).with_name("simfl")
 

@@ -6,7 +6,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.metrics import log_loss, roc_auc_score
 
 import simfl
-from simfl.comparison import compare, scores, table
+from simfl.simulate.comparison import compare, scores, table
 
 FEW = {"n_trees": 3, "random_state": 0}
 

@@ -9,11 +9,11 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from benchmarks.chaos import write_study
-from simfl import consortium
 from simfl import messages as msg
 from simfl.cli import app, main
+from simfl.deploy import run as consortium
+from simfl.deploy.study import read_study
 from simfl.errors import EngineError, FileError, StudyError
-from simfl.study import read_study
 
 run = CliRunner().invoke
 
@@ -71,7 +71,7 @@ def test_a_kit_allows_no_code_but_simfls_own(study):
     for name in ("hub", "north"):
         resources = json.loads((kits[name] / "local" / "resources.json").read_text())
         ours = [c for c in resources["class_allow_list"] if not c.startswith("nvflare.collab.runtime.")]
-        assert ours == ["simfl.sites.HubSite", "simfl.sites.PartySite"]
+        assert ours == ["simfl.deploy.endpoints.HubSite", "simfl.deploy.endpoints.PartySite"]
         assert resources["class_list_enforcement_mode"] == "enforce"
         rights = json.loads((kits[name] / "local" / "authorization.json").read_text())["permissions"]
         assert list(rights) == ["lead"]

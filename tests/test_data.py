@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from simfl.data import as_labels, as_table, as_weights, class_numbers, plain_classes
+from simfl.data.table import as_labels, as_table, as_weights, class_numbers, plain_classes
 from simfl.errors import DataError
 
 WHO = "Party 'north'"

@@ -4,8 +4,8 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
 
 import simfl
-from simfl import evaluation
-from simfl.evaluation import HeldOut, intervals
+from simfl.report import evaluation
+from simfl.report.evaluation import HeldOut, intervals
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import simfl
-from simfl.evidence import protections
+from simfl.privacy.observed import protections
 
 
 def evidence(**params):

@@ -4,9 +4,9 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
+from simfl.data.files import read, read_frame
+from simfl.data.schema import MOST_LEVELS
 from simfl.errors import DataError, FileError
-from simfl.files import read, read_frame
-from simfl.schema import MOST_LEVELS
 
 
 @pytest.fixture

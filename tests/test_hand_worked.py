@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import simfl
-from simfl import hub
+from simfl import hub, wire
 from simfl import messages as msg
 from simfl.params import prepare_params, train_params
 from simfl.preprocessing.lsh import HashFamily
@@ -66,7 +66,7 @@ def played(monkeypatch):
 def test_every_hash(played):
     transport, _ = played("paper")
     hashes = {
-        party: msg.unpack(reply.values, "u1", (3, 3)) + msg.unpack(reply.lowest, "i4", (3,))
+        party: wire.unpack(reply.values, "u1", (3, 3)) + wire.unpack(reply.lowest, "i4", (3,))
         for party, reply in transport.replies(msg.Hashes)
     }
     assert hashes["a"].tolist() == [[0, 0, 0], [1, 0, 0], [3, 2, 1]]
@@ -90,7 +90,7 @@ def test_every_similar_row(played):
 def row_sums(transport, number, exponents):
     (reply,) = (r for _, r in transport.replies(msg.RowSums) if r.round == number)
     return [
-        np.ldexp(msg.unpack(array, array.dtype, (3, 1))[:, 0].astype(float), e)
+        np.ldexp(wire.unpack(array, array.dtype, (3, 1))[:, 0].astype(float), e)
         for array, e in zip((*reply.gradients.values(), *reply.hessians.values()), exponents, strict=True)
     ]
 
@@ -117,7 +117,7 @@ def test_every_leaf_value_of_the_paper(played):
 def test_every_leaf_value_from_all_rows(played):
     transport, training = played("default", extra_depth=0, subsample=1.0)
     sums = {
-        party: (msg.unpack(reply.gradients[0], "i8", (2,)), msg.unpack(reply.hessians[0], "i8", (2,)))
+        party: (wire.unpack(reply.gradients[0], "i8", (2,)), wire.unpack(reply.hessians[0], "i8", (2,)))
         for party, reply in transport.replies(msg.LeafSums)
         if reply.round == 0
     }

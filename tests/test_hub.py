@@ -6,7 +6,7 @@ import xgboost as xgb
 from scipy import sparse
 
 import simfl
-from simfl import hub
+from simfl import hub, wire
 from simfl import messages as msg
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError
 from simfl.params import prepare_params, train_params
@@ -206,8 +206,8 @@ def test_every_gradient_lands_exactly_once_at_the_builder():
     labels = {name: party.rows.y.astype(float) for name, party in transport.handlers.items()}
     for party, message, reply in asked:
         if isinstance(reply, msg.RowSums):
-            g = np.ldexp(msg.unpack(reply.gradients["p0"], "i4", (40, 1)).astype(float), message.exponents[0])
-            h = np.ldexp(msg.unpack(reply.hessians["p0"], "i3", (40, 1)).astype(float), message.exponents[1])
+            g = np.ldexp(wire.unpack(reply.gradients["p0"], "i4", (40, 1)).astype(float), message.exponents[0])
+            h = np.ldexp(wire.unpack(reply.hessians["p0"], "i3", (40, 1)).astype(float), message.exponents[1])
             assert g.sum() == pytest.approx(-labels[party].sum(), abs=1e-6)
             assert h.sum() == len(labels[party])
 
@@ -504,7 +504,7 @@ def test_hessians_take_three_bytes_only_while_that_is_fine_enough(uses, bits):
     started = {
         f"p{i}": msg.Started(gradient=2.0, hessian=0.5, total_gradient=1e5, total_hessian=1e5) for i in range(10)
     }
-    exponents = hub._Exponents(started)
+    exponents = hub.training._Exponents(started)
     exponents.matched(dict.fromkeys(started, uses))
     assert exponents.bits == bits
     assert 2.0 ** exponents.row[1] <= 0.5 * 2**-10  # small hessians do not vanish

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simfl.callbacks import TreeRecord
 from simfl.errors import FileError
-from simfl.journal import Grew, Journal, Scored, missed_trees
+from simfl.hub.journal import Grew, Journal, Scored, missed_trees
 
 
 def entry(number):

@@ -120,7 +120,7 @@ def test_masks_cost_no_bytes_where_the_rows_are():
     masked, plain = (run(members, masked)[0] for masked in (True, False))
 
     def size(wire, kind):
-        return sum(len(msg.encode(r)) for _, _, r in wire.log if isinstance(r, kind))
+        return sum(len(wire.encode(r)) for _, _, r in wire.log if isinstance(r, kind))
 
     assert size(masked, msg.LeafSums) == size(plain, msg.LeafSums)
     replies = sum(isinstance(r, msg.RowSums) for _, _, r in masked.log)
@@ -135,7 +135,7 @@ def test_the_builder_gets_only_the_total_of_the_others():
     assert exponents == next(m.exponents for _, m, _ in plain.log if isinstance(m, msg.SumOntoRows))
     sent, truth = (
         [
-            msg.unpack(r.gradients["p0"], "i4", (60, 1))
+            wire.unpack(r.gradients["p0"], "i4", (60, 1))
             for _, _, r in w.log
             if isinstance(r, msg.RowSums) and r.round == 0
         ]

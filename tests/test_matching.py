@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import simfl
-from simfl import hub
+from simfl import hub, wire
 from simfl import messages as msg
 from simfl.errors import DataError, ParameterError, PrivacyError, ProtocolError
 from simfl.params import prepare_params, train_params
@@ -111,7 +111,7 @@ def test_the_hub_sees_which_values_are_equal_and_no_more():
     reply, party = wire.replies(msg.HiddenRows)["p0"], wire.handlers["p0"]
     family = HashFamily.draw(9, 5, 6, 1.5)
     true = np.floor((party.rows.X.astype(float) @ family.directions.T + family.offsets) / 1.5)[party._places]
-    codes = msg.unpack(reply.codes, "u1", (200, 5))
+    codes = wire.unpack(reply.codes, "u1", (200, 5))
     for h in range(5):
         np.testing.assert_array_equal(np.equal.outer(true[:, h], true[:, h]), np.equal.outer(codes[:, h], codes[:, h]))
 
@@ -132,8 +132,8 @@ def test_the_preparation_costs_at_most_a_quarter_of_the_papers_bytes():
     members = parties(3000, 3000)
     wire = Wire(members, n_jobs=2)
     hub.prepare(wire, prepare_params(random_state=0, n_hashes=5))
-    matched = [len(msg.encode(m)) for _, m, _ in wire.log if isinstance(m, msg.TakeSimilar)]
-    hidden = [len(msg.encode(r)) for r in wire.replies(msg.HiddenRows).values()]
+    matched = [len(wire.encode(m)) for _, m, _ in wire.log if isinstance(m, msg.TakeSimilar)]
+    hidden = [len(wire.encode(r)) for r in wire.replies(msg.HiddenRows).values()]
     paper = 8 * 2 * 6000 * 5
     assert sum(matched) + sum(hidden) < 1.2 * paper / 4  # five hashes are few: eight and more stay below a quarter
     X, y = rows(6000, 0, d=12)
@@ -165,7 +165,7 @@ def test_fresh_ids_give_every_gradient_to_a_similar_row_of_the_builder():
     row_at = places[fresh_order(grow.order, len(places))]
     for party, message, _ in wire.log:
         if isinstance(message, msg.SumOntoRows) and message.round == 0:
-            ids = msg.unpack(message.similar[builder], "u1", (len(wire.handlers[party].rows.y),))
+            ids = wire.unpack(message.similar[builder], "u1", (len(wire.handlers[party].rows.y),))
             drawn = np.empty_like(ids)
             drawn[wire.handlers[party]._places] = row_at[ids]
             assert (drawn[:, None] == known[party, builder]).any(axis=1).all()
@@ -179,7 +179,7 @@ def test_fresh_ids_cannot_be_linked_between_trees():
     prepared = hub.prepare(wire, prepare_params(ids="fresh", n_neighbors=1, bucket_width=0.05, random_state=0))
     hub.train(wire, prepared, train_params(n_trees=6, max_depth=3, rematch=0))
     seen = [
-        msg.unpack(m.similar["a"], "u2", (500,)).astype(int)
+        wire.unpack(m.similar["a"], "u2", (500,)).astype(int)
         for p, m, _ in wire.log
         if isinstance(m, msg.SumOntoRows) and p == "b"
     ]
@@ -254,15 +254,15 @@ def parties_with(members):
 def test_ids_beyond_the_rows_of_the_other_are_refused():
     party = parties(30)[0]
     party.secret = secret_of(0)
-    scale = {"mean": msg.pack(np.zeros(6)), "deviation": msg.pack(np.ones(6))}
+    scale = {"mean": wire.pack(np.zeros(6)), "deviation": wire.pack(np.ones(6))}
     ask = msg.Hash(seed=None, n_hashes=3, bucket_width=1.0, law="gaussian", **scale)
     party.handle(ask)
-    ids = msg.pack(np.full((30, 1), 9, np.uint8))
+    ids = wire.pack(np.full((30, 1), 9, np.uint8))
     with pytest.raises(ProtocolError, match="none of another party's 9 rows"):
         party.handle(msg.TakeSimilar(round=None, parties=["p0", "p1"], n_rows={"p1": 9}, similar={"p1": ids}))
 
 
 def test_a_party_without_a_secret_hides_nothing():
-    scale = {"mean": msg.pack(np.zeros(6)), "deviation": msg.pack(np.ones(6))}
+    scale = {"mean": wire.pack(np.zeros(6)), "deviation": wire.pack(np.ones(6))}
     with pytest.raises(ProtocolError, match="before it had a secret"):
         parties(30)[0].handle(msg.Hash(seed=None, n_hashes=3, bucket_width=1.0, law="gaussian", **scale))

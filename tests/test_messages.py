@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simfl import messages as msg
+from simfl import wire
 from simfl.errors import ProtocolError
 from simfl.training.trees import from_booster
 
@@ -49,22 +50,22 @@ def test_every_reply_says_that_it_leaves():
 @pytest.mark.parametrize("seed", range(5))
 def test_a_tree_survives_the_journey(seed):
     tree = a_tree(seed, depth=seed)
-    message = msg.tree_to_message(tree)
+    message = wire.tree_to_message(tree)
     travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=msg.TreeStructure)
-    back = msg.tree_from_message(travelled, n_features=3).with_leaf_values(tree.value[tree.leaves])
+    back = wire.tree_from_message(travelled, n_features=3).with_leaf_values(tree.value[tree.leaves])
     for name, value in vars(tree).items():
         assert np.array_equal(getattr(back, name), value), name
 
 
 def test_a_split_costs_five_bytes_and_a_few_bits():
     tree = a_tree(depth=8)
-    message = msgspec.msgpack.encode(msg.tree_to_message(tree))
+    message = msgspec.msgpack.encode(wire.tree_to_message(tree))
     n_splits = tree.n_leaves - 1
     assert len(message) < 5.5 * n_splits + 120
 
 
 def broken(**changes):
-    return msgspec.structs.replace(msg.tree_to_message(a_tree()), **changes)
+    return msgspec.structs.replace(wire.tree_to_message(a_tree()), **changes)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +75,17 @@ def broken(**changes):
         broken(n_nodes=-1),
         broken(n_nodes=10**12),
         broken(inner=b""),
-        broken(inner=bytes(len(msg.tree_to_message(a_tree()).inner))),
-        broken(feature=msg.pack(np.full((a_tree().n_leaves - 1), 3, np.uint8))),
-        broken(feature=msg.pack(np.full((a_tree().n_leaves - 1), -1, np.int32))),
-        broken(threshold=msg.pack(np.full((a_tree().n_leaves - 1), np.nan, np.float32))),
-        broken(threshold=msg.pack(np.zeros(3, np.float32))),
+        broken(inner=bytes(len(wire.tree_to_message(a_tree()).inner))),
+        broken(feature=wire.pack(np.full((a_tree().n_leaves - 1), 3, np.uint8))),
+        broken(feature=wire.pack(np.full((a_tree().n_leaves - 1), -1, np.int32))),
+        broken(threshold=wire.pack(np.full((a_tree().n_leaves - 1), np.nan, np.float32))),
+        broken(threshold=wire.pack(np.zeros(3, np.float32))),
         broken(default_left=b"\0" * 99),
     ],
 )
 def test_what_is_not_a_tree_is_refused(message):
     with pytest.raises(ProtocolError):
-        msg.tree_from_message(message, n_features=3)
+        wire.tree_from_message(message, n_features=3)
 
 
 def test_a_tree_that_runs_in_circles_is_refused():
@@ -92,27 +93,27 @@ def test_a_tree_that_runs_in_circles_is_refused():
     message = msg.TreeStructure(
         n_nodes=5,
         inner=np.packbits([0, 0, 0, 1, 1]).tobytes(),
-        feature=msg.pack(np.zeros(2, np.uint8)),
-        threshold=msg.pack(np.zeros(2, np.float32)),
+        feature=wire.pack(np.zeros(2, np.uint8)),
+        threshold=wire.pack(np.zeros(2, np.float32)),
         default_left=b"\0",
     )
     with pytest.raises(ProtocolError):
-        msg.tree_from_message(message, n_features=3)
+        wire.tree_from_message(message, n_features=3)
 
 
 @given(st.binary(max_size=300))
 def test_rubbish_is_refused(data):
     with pytest.raises(ProtocolError):
-        msg.decode(data)
+        wire.decode(data)
 
 
 @given(st.data())
 def test_a_damaged_message_is_refused_or_still_a_message(data):
-    whole = bytearray(msg.encode(msg.Measure()) if data.draw(st.booleans()) else msg.encode(a_reply()))
+    whole = bytearray(wire.encode(msg.Measure()) if data.draw(st.booleans()) else wire.encode(a_reply()))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
-        message = msg.decode(bytes(whole))
+        message = wire.decode(bytes(whole))
     except ProtocolError:
         return
     assert isinstance(message, msg.Message)
@@ -120,7 +121,7 @@ def test_a_damaged_message_is_refused_or_still_a_message(data):
 
 def a_reply():
     scores = msg.Scores(train={"logloss": 0.5}, train_weight=3.0, validation={}, validation_weight=0.0)
-    sums = msg.pack(np.arange(3, dtype=np.int32))
+    sums = wire.pack(np.arange(3, dtype=np.int32))
     return msg.RowSums(round=0, gradients={"b": sums}, hessians={"b": sums}, scores=scores)
 
 
@@ -133,15 +134,15 @@ def test_an_array_has_the_bytes_that_it_says(dtype, shape, data):
     array = msg.Array(dtype, shape, data)
     fits = min(shape, default=1) >= 0 and int(np.prod(shape, dtype=object)) * int(dtype[1]) == len(data)
     if fits and shape:
-        assert msg.unpack(array, dtype, shape).shape == shape
+        assert wire.unpack(array, dtype, shape).shape == shape
     elif not fits:
         with pytest.raises(ProtocolError):
-            msg.unpack(array, dtype, shape)
+            wire.unpack(array, dtype, shape)
 
 
 def test_the_wrong_kind_of_message_is_refused_with_its_sender():
     with pytest.raises(ProtocolError, match="'b' sent Measure where RowSums belongs"):
-        msg.expect(msg.RowSums, msg.Measure(), "b")
+        wire.expect(msg.RowSums, msg.Measure(), "b")
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -155,5 +156,5 @@ def test_a_number_that_is_none_is_refused_however_deep_it_lies(number):
         msg.LabelSummary(classes=None, sums=[number], weight=3.0),
     ):
         with pytest.raises(ProtocolError, match="'b' sent"):
-            msg.expect(type(reply), reply, "b")
-    assert msg.expect(msg.RowSums, a_reply(), "b") == a_reply()
+            wire.expect(type(reply), reply, "b")
+    assert wire.expect(msg.RowSums, a_reply(), "b") == a_reply()

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import simfl
-from simfl import hub
+from simfl import hub, wire
 from simfl import messages as msg
 from simfl.errors import ProtocolError, SimFLError
-from simfl.journal import Journal
+from simfl.hub.journal import Journal
 from simfl.params import prepare_params, split, train_params
 from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
@@ -43,11 +43,11 @@ class Rogue(LocalTransport):
         if party != "p1":
             return reply
         if self.on_bytes:
-            return msg.decode(self.on_bytes(msg.encode(reply)))
+            return wire.decode(self.on_bytes(wire.encode(reply)))
         if isinstance(reply, self.kind):
             self.left -= 1
             if self.left < 0:
-                return msg.decode(msg.encode(self.change(reply)))
+                return wire.decode(wire.encode(self.change(reply)))
         return reply
 
 
@@ -170,7 +170,7 @@ def test_a_party_refuses_changed_questions_or_answers_them(data):
 
     class Log(LocalTransport):
         def _carry(self, party, message, *rest):
-            asked.append(msg.encode(message))
+            asked.append(wire.encode(message))
             return super()._carry(party, message, *rest)
 
     party = members()[0]
@@ -184,7 +184,7 @@ def test_a_party_refuses_changed_questions_or_answers_them(data):
     for raw in (*questions[:at], bytes(changed)):
         reply = None
         with contextlib.suppress(SimFLError):
-            reply = party.handle(msg.decode(raw))
+            reply = party.handle(wire.decode(raw))
         assert reply is None or type(reply) in msg.Reply.__args__
 
 
@@ -202,7 +202,7 @@ def test_no_message_makes_its_receiver_allocate_more_than_sixty_times_its_size(k
     raw = msgspec.msgpack.encode({"type": kind.__name__} | content)
     tracemalloc.start()
     with contextlib.suppress(ProtocolError):
-        msg.decode(raw)
+        wire.decode(raw)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 60 * len(raw) + 20_000
@@ -221,7 +221,7 @@ def test_no_message_makes_its_receiver_allocate_more_than_sixty_times_its_size(k
 def test_a_message_that_announces_more_than_it_has_is_refused_at_once(raw):
     tracemalloc.start()
     with pytest.raises(ProtocolError):
-        msg.decode(raw)
+        wire.decode(raw)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5_000_000

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import simfl
-from simfl import hub
+from simfl import hub, wire
 from simfl import messages as msg
 from simfl.errors import ProtocolError
 from simfl.params import prepare_params, train_params
@@ -26,7 +26,7 @@ class Tap(LocalTransport):
 
     def _carry(self, party, message, data, threads):
         reply = super()._carry(party, message, data, threads)
-        self.left.append((party, reply, msg.encode(reply)))
+        self.left.append((party, reply, wire.encode(reply)))
         return reply
 
 
@@ -69,9 +69,9 @@ def test_a_rematch_sends_no_more_values_than_hashing_did():
 def without_thresholds(reply):
     """A threshold is one value of one of the builder's rows: the one way in which a single value may leave."""
     if not isinstance(reply, msg.Grown):
-        return msg.encode(reply)
-    empty = msg.pack(np.empty(0, np.float32))
-    return msg.encode(replace(reply, trees=[replace(tree, threshold=empty) for tree in reply.trees]))
+        return wire.encode(reply)
+    empty = wire.pack(np.empty(0, np.float32))
+    return wire.encode(replace(reply, trees=[replace(tree, threshold=empty) for tree in reply.trees]))
 
 
 @pytest.mark.parametrize("recipe", ["default", "paper"])
@@ -160,7 +160,7 @@ def test_leaf_values_for_trees_never_seen_are_refused():
     party.handle(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=0))
     params = train_params(objective="reg:squarederror")
     party.handle(msg.Start(params=params, seed=0, classes=None, base_margin=[0.0], remember=0))
-    values = msg.AdoptedTree(values=msg.pack(np.zeros(3, np.float32)), structure=None)
+    values = msg.AdoptedTree(values=wire.pack(np.zeros(3, np.float32)), structure=None)
     with pytest.raises(ProtocolError, match="has not seen"):
         party.handle(msg.Finish(round=1, previous=[values]))
 

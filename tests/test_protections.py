@@ -26,7 +26,7 @@ def group_sizes(min_group, **more):
     for party, message, reply in wire.log:
         if isinstance(reply, msg.RowSums):
             for array in reply.hessians.values():
-                sums = np.ldexp(msg.unpack(array, array.dtype, array.shape).astype(float), message.exponents[1])
+                sums = np.ldexp(wire.unpack(array, array.dtype, array.shape).astype(float), message.exponents[1])
                 found.append((party, np.rint(sums[sums != 0]).astype(int)))
     return found
 
@@ -135,8 +135,8 @@ def test_noise_is_added_to_all_sums_and_nothing_is_sent_without():
     scores = [r.scores for _, _, r in wire.log if hasattr(r, "scores")]
     assert all(s == msg.Scores() for s in scores)
     for kind in (msg.RowSums, msg.LeafSums):
-        sent = [next(msg.encode(r) for _, _, r in w.log if isinstance(r, kind)) for w in (wire, played(5.0))]
-        plain = [next(msg.encode(r) for _, _, r in played(None).log if isinstance(r, kind)) for _ in range(2)]
+        sent = [next(wire.encode(r) for _, _, r in w.log if isinstance(r, kind)) for w in (wire, played(5.0))]
+        plain = [next(wire.encode(r) for _, _, r in played(None).log if isinstance(r, kind)) for _ in range(2)]
         assert sent[0] != sent[1]
         assert plain[0] == plain[1]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import simfl
-from simfl import baselines, estimator, files, model, params, partition, party
+from simfl import baselines, estimator, model, params, partition, party
+from simfl.data import files
 
 NAMES = {
     "Callback",

@@ -13,13 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simfl import partition, report, simulation
+from simfl import partition
 from simfl.callbacks import TreeRecord
+from simfl.data.files import Dataset
+from simfl.data.schema import Schema
 from simfl.errors import FileError
-from simfl.files import Dataset
-from simfl.record import AuditResult, Member, Recorder, RunRecord
-from simfl.schema import Schema
-from simfl.watch import serve
+from simfl.report import page as report
+from simfl.report.record import AuditResult, Member, Recorder, RunRecord
+from simfl.report.watch import serve
+from simfl.simulate import simulation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 STRANGE = "</script><img src=x onerror=alert(1)>"

@@ -10,7 +10,7 @@ from simfl import hub
 from simfl import messages as msg
 from simfl import model as models
 from simfl.errors import DataError, PartyLost
-from simfl.journal import Grew, Journal, Rematched, missed_trees
+from simfl.hub.journal import Grew, Journal, Rematched, missed_trees
 from simfl.params import prepare_params, split, train_params
 from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport

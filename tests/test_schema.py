@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simfl.data.schema import MOST_LEVELS, Column, Expansion, Schema, UnseenLevelWarning, agree
 from simfl.errors import DataError
 from simfl.preprocessing.scaling import WITHOUT_WEIGHT, common_scale, moments
-from simfl.schema import MOST_LEVELS, Column, Expansion, Schema, UnseenLevelWarning, agree
 
 WHO = "Party 'north'"
 PATIENTS = {"age": [60, None, 71], "smoker": [True, False, None], "ward": ["b", None, "a"], "dose": [0.5, 1.0, 2.0]}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from simfl.data.schema import Schema
+from simfl.deploy.study import EXAMPLE_PARTY, EXAMPLE_STUDY, open_table, parse_study, read_party_file, read_study
 from simfl.errors import DataError, FileError, StudyError
-from simfl.schema import Schema
-from simfl.study import EXAMPLE_PARTY, EXAMPLE_STUDY, open_table, parse_study, read_party_file, read_study
 
 TWO = '[[party]]\nname = "north"\n[[party]]\nname = "south"\n'
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 import simfl
-from simfl import messages as msg
+from simfl import wire
 from simfl.transport.local import LocalTransport
 
 
@@ -34,4 +34,4 @@ class Wire(LocalTransport):
 
     @property
     def bytes(self):
-        return b"".join(msg.encode(m) for _, *both in self.log for m in both)
+        return b"".join(wire.encode(m) for _, *both in self.log for m in both)

@@ -9,8 +9,8 @@ from benchmarks import cells
 from benchmarks.pages import Page, percent, write_csv
 from benchmarks.paper import training
 from benchmarks.paper.errors import Plan, pyplot, save, star
+from simfl.audit.audit import audit
 from simfl.errors import PrivacyError
-from simfl.privacy.audit import audit
 from simfl.privacy.guard import check_hashes, default_hashes
 
 ATTACKS = ("rows_from_codes", "members_from_codes")

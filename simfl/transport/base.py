@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from simfl.evidence import shows
 from simfl.messages import Reply, Request
+from simfl.privacy.observed import shows
 
 
 class Hop(NamedTuple):

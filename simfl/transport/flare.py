@@ -34,8 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError
-from simfl.messages import Reply, Request, decode, encode
+from simfl.messages import Reply, Request
 from simfl.transport.base import Hop, Traffic
+from simfl.wire import decode, encode
 
 try:
     from nvflare.collab import CollabCallError, collab

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
-from simfl.messages import Reply, Request, decode, encode
+from simfl.messages import Reply, Request
 from simfl.params import cores
 from simfl.transport.base import Hop, Traffic
+from simfl.wire import decode, encode
 
 
 class Handler(Protocol):

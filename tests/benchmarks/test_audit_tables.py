@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks import audit
-from simfl.privacy.audit import audit as attack
+from simfl.audit.audit import audit as attack
 
 
 @pytest.mark.parametrize("name", audit.NAMES)

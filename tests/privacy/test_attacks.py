@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import truncnorm
 
-from simfl.privacy import attacks, views
-from simfl.privacy.views import Codes, Hashing, Pointers, Prior, Tokens
+from simfl.audit import attacks, views
+from simfl.audit.views import Codes, Hashing, Pointers, Prior, Tokens
 from simfl.training.trees import LEAF, Tree, children
 
 

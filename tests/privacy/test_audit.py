@@ -7,10 +7,10 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 
+from simfl.audit import audit as door
+from simfl.audit.audit import audit, first_within, read_study
+from simfl.audit.findings import TITLES, Audit, interval
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError
-from simfl.privacy import audit as door
-from simfl.privacy.audit import audit, first_within, read_study
-from simfl.privacy.findings import TITLES, Audit, interval
 
 
 @pytest.fixture(scope="module")

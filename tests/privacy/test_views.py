@@ -3,11 +3,11 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import simfl
-from simfl import hub
+from simfl import hub, wire
 from simfl import messages as msg
+from simfl.audit import views
+from simfl.audit.scenario import ATTACKER, VICTIM, Case
 from simfl.params import NAMES, prepare_params, train_params
-from simfl.privacy import views
-from simfl.privacy.case import ATTACKER, VICTIM, Case
 from simfl.privacy.tokens import fresh_order, secret_of
 from simfl.training.losses import LOSSES
 from tests.wire import Wire
@@ -42,8 +42,8 @@ def test_the_codes_attacked_are_the_codes_sent(recorded, place, side):
     case, heard = recorded
     _, reply = find(heard, f"party {place}", msg.Hashes)
     n, n_hashes = len(case.members[place]), case.hashed.n_hashes
-    sent = msg.unpack(reply.values, reply.values.dtype, (n, n_hashes)).astype(int)
-    sent = sent + msg.unpack(reply.lowest, "i4", (n_hashes,))
+    sent = wire.unpack(reply.values, reply.values.dtype, (n, n_hashes)).astype(int)
+    sent = sent + wire.unpack(reply.lowest, "i4", (n_hashes,))
     np.testing.assert_array_equal(sent, getattr(case.hashed, side))
 
 
@@ -53,7 +53,7 @@ def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
     message, reply = find(heard, f"party {ATTACKER}", msg.RowSums)
     n = len(case.victim)
     gradients, hessians = (
-        msg.unpack(arrays[f"party {VICTIM}"], dtype, (n, 1))
+        wire.unpack(arrays[f"party {VICTIM}"], dtype, (n, 1))
         for arrays, dtype in ((reply.gradients, "i4"), (reply.hessians, "i3"))
     )
     view = views.RowSums(gradients, hessians, message.exponents, "binary:logistic", case.start)
@@ -116,7 +116,7 @@ def test_the_tokens_attacked_are_equal_where_those_sent_are(blind, place, side):
     case, log, orders, _ = blind
     (reply,) = sent(log, msg.HiddenRows, place, side=2)
     codes = getattr(case.hashed, side)
-    names = msg.unpack(reply.codes, reply.codes.dtype, codes.shape)
+    names = wire.unpack(reply.codes, reply.codes.dtype, codes.shape)
     for column, own in enumerate(codes[orders[place]].T):
         np.testing.assert_array_equal(own[:, None] == own, names[:, column, None] == names[:, column])
 
@@ -129,7 +129,7 @@ def test_the_ids_attacked_lead_to_rows_as_similar_as_those_sent(blind):
     (taken,) = sent(log, msg.TakeSimilar, ATTACKER)
     if not fresh:
         array = taken.similar[f"party {VICTIM}"]
-        ids = msg.unpack(array, array.dtype, (len(own), 5))
+        ids = wire.unpack(array, array.dtype, (len(own), 5))
         rows = np.empty_like(ids)
         rows[orders[ATTACKER]] = orders[VICTIM][ids]  # both orders undone
         for found in (rows, view.ids[0]):
@@ -143,7 +143,7 @@ def test_the_ids_attacked_lead_to_rows_as_similar_as_those_sent(blind):
     seen = []
     for question, grow in zip(asked, grown, strict=True):
         array = question.similar[f"party {VICTIM}"]
-        ids = msg.unpack(array, array.dtype, (len(own),))
+        ids = wire.unpack(array, array.dtype, (len(own),))
         seen.append(ids)
         rows = np.empty_like(ids)
         rows[orders[ATTACKER]] = orders[VICTIM][fresh_order(grow.order, len(victim))[ids]]

@@ -6,8 +6,8 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl.training.cuts import counted, grid, on_grid
+from simfl.training.traversal import walker
 from simfl.training.trees import from_booster
-from simfl.training.walking import walker
 
 
 def table(seed=0, n=500):

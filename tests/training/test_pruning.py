@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from simfl.params import train_params
 from simfl.training.pruning import most_leaves, node_sums, prune, score
+from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import Grower, Tree, children, valued
-from simfl.training.walking import leaf_numbers
 
 
 def stump_over_stump():

@@ -6,8 +6,8 @@ import xgboost as xgb
 
 from simfl.params import train_params
 from simfl.training import trees
+from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import Grower, children, from_booster, valued, weight
-from simfl.training.walking import leaf_numbers
 from tests.training.boosters import foreign_booster, table
 
 

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from simfl.training.traversal import _Dense, _Ranked, _Sparse, leaf_numbers, walker
 from simfl.training.trees import Tree, children, from_booster
-from simfl.training.walking import _Dense, _Ranked, _Sparse, leaf_numbers, walker
 from tests.training.boosters import foreign_booster, table
 
 

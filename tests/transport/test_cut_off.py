@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("nvflare")
 
 from benchmarks.chaos import PARTIES, write_study
-from simfl import consortium
-from simfl.study import read_study
+from simfl.deploy import run as consortium
+from simfl.deploy.study import read_study
 
 NETWORK = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 200}"
 BRIDGE = f"sfl{os.getpid() % 100000}"

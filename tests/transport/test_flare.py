@@ -15,11 +15,13 @@ pytest.importorskip("nvflare")
 
 import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
-from simfl import consortium, report
 from simfl import messages as msg
+from simfl import wire
+from simfl.deploy import run as consortium
+from simfl.deploy.study import open_table, read_study
 from simfl.errors import EngineError, ProtocolError, StudyError
-from simfl.record import RunRecord
-from simfl.study import open_table, read_study
+from simfl.report import page as report
+from simfl.report.record import RunRecord
 from simfl.transport import flare
 
 pytestmark = pytest.mark.xdist_group("flare")  # one federation, one worker
@@ -158,7 +160,7 @@ def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_pa
 
 
 def test_a_partys_journal_lists_what_left(federation, trained):
-    from simfl.journal import Journal
+    from simfl.hub.journal import Journal
 
     entries = Journal(next(federation.kits["north"].glob("runs/*/journal"))).entries
     kinds = {entry.answer for entry in entries}
@@ -394,7 +396,7 @@ def test_a_job_serves_one_run():
     class FromHub:
         caller = "server"
 
-    site, data = Echo(), msg.encode(msg.Measure())
+    site, data = Echo(), wire.encode(msg.Measure())
     first = site.ask(RUN, 1, len(data), data, FromHub)
     assert flare.open_frame(first, "a", RUN, 1)[0] == flare._DONE
     other = site.ask(flare.stamp("another"), 2, len(data), data, FromHub)

@@ -3,6 +3,7 @@ import pytest
 
 import simfl
 from simfl import messages as msg
+from simfl import wire
 from simfl.errors import ProtocolError
 from simfl.transport.local import LocalTransport
 
@@ -21,8 +22,8 @@ def test_replies_belong_to_the_parties_that_were_asked():
 def test_bytes_are_counted_both_ways():
     transport = LocalTransport(parties(2))
     reply = transport.ask("p0", DESCRIBE)
-    assert transport.traffic.received["p0"] == {"Describe": len(msg.encode(DESCRIBE))}
-    assert transport.traffic.sent["p0"] == {"Description": len(msg.encode(reply))}
+    assert transport.traffic.received["p0"] == {"Describe": len(wire.encode(DESCRIBE))}
+    assert transport.traffic.sent["p0"] == {"Description": len(wire.encode(reply))}
     before = transport.traffic.copy()
     transport.ask("p1", DESCRIBE)
     assert transport.traffic.since(before)["p0"] == {"received": {}, "sent": {}}

@@ -6,9 +6,9 @@ import http.server
 from pathlib import Path
 from typing import Final
 
-from simfl import report
 from simfl.errors import FileError
-from simfl.record import FILE, RunRecord
+from simfl.report import page as report
+from simfl.report.record import FILE, RunRecord
 
 HOSTS: Final = ("localhost", "127.0.0.1")
 

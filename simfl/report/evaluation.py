@@ -16,7 +16,7 @@ from sklearn.metrics import roc_curve
 
 from simfl.arrays import AnyArray, Doubles
 from simfl.model import Model
-from simfl.record import Curve, Gain, Importance, Points
+from simfl.report.record import Curve, Gain, Importance, Points
 
 RESAMPLINGS = 1000
 SMALLEST = 1e-15  # the probability of a class that a model thinks impossible

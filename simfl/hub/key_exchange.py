@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simfl import messages as msg
+from simfl import wire
 from simfl.errors import DataError
 from simfl.transport.base import Transport
 
@@ -16,16 +17,16 @@ from simfl.transport.base import Transport
 def meet(transport: Transport) -> None:
     """Let all parties that are there agree on keys, anew."""
     keys = {
-        party: msg.expect(msg.Introduced, reply, party).public
+        party: wire.expect(msg.Introduced, reply, party).public
         for party, reply in transport.ask_all(dict.fromkeys(transport.parties, msg.Introduce())).items()
     }
     first, others = transport.parties[0], transport.parties[1:]
     keys = {party: keys[party] for party in transport.parties}
-    met = msg.expect(msg.Met, transport.ask(first, msg.Meet(keys=keys, first=first, sealed=None)), first)
+    met = wire.expect(msg.Met, transport.ask(first, msg.Meet(keys=keys, first=first, sealed=None)), first)
     _check_addressees(met.sealed, others, first)
     questions = {party: msg.Meet(keys=keys, first=first, sealed=met.sealed[party]) for party in others}
     for party, reply in transport.ask_all(questions).items():
-        msg.expect(msg.Met, reply, party)
+        wire.expect(msg.Met, reply, party)
 
 
 def _check_addressees(sealed: Mapping[str, bytes], others: Sequence[str], first: str) -> None:

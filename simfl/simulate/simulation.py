@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from simfl import evaluation, record
 from simfl.arrays import AnyArray
 from simfl.callbacks import Callback
-from simfl.comparison import Comparison, compare
+from simfl.data.files import Dataset
 from simfl.errors import DataError
-from simfl.evaluation import HeldOut
-from simfl.evidence import protections
 from simfl.federation import Preparation
-from simfl.files import Dataset
 from simfl.params import guarded_columns
 from simfl.party import Party
-from simfl.record import Curve, Member, RunRecord, Score, Similarity
+from simfl.privacy.observed import protections
+from simfl.report import evaluation, record
+from simfl.report.evaluation import HeldOut
+from simfl.report.record import Curve, Member, RunRecord, Score, Similarity
+from simfl.simulate.comparison import Comparison, compare
 
 TEST_SHARE = 0.25
 

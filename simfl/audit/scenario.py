@@ -16,7 +16,9 @@ from scipy import sparse
 
 from simfl import params as parameters
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
-from simfl.data import as_labels, as_table, class_numbers, objective_for, plain_classes
+from simfl.audit import attacks, views
+from simfl.audit.views import Hashing, Prior, RowSums
+from simfl.data.table import as_labels, as_table, class_numbers, objective_for, plain_classes
 from simfl.errors import DataError, ParameterError
 from simfl.federation import prepare, train
 from simfl.model import Model
@@ -24,8 +26,6 @@ from simfl.party import Party
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.scaling import Scale, common_scale, moments
 from simfl.preprocessing.similarity import most_similar
-from simfl.privacy import attacks, views
-from simfl.privacy.views import Hashing, Prior, RowSums
 from simfl.training.gradients import draw_similar
 from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES

@@ -18,13 +18,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simfl import matching
 from simfl import messages as msg
+from simfl import wire
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord, logger
+from simfl.data.schema import Column, Expansion, Schema, agree
 from simfl.errors import DataError, ParameterError, PartyLost, PrivacyError, PrivacyWarning, ProtocolError
-from simfl.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
-from simfl.meeting import have_a_secret, meet
+from simfl.hub import blind as matching
+from simfl.hub.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
+from simfl.hub.key_exchange import have_a_secret, meet
 from simfl.params import BINS, PrepareParams, TrainParams, with_numbers
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
@@ -33,7 +35,6 @@ from simfl.privacy.guard import about_two_parties, check_hashes, default_hashes
 from simfl.privacy.noise import REACH, Noise, plan
 from simfl.privacy.sums import FINE_ENOUGH, LEAF_BITS, ROW_BITS, SHORT_BITS, from_ints, int_type, resolution
 from simfl.privacy.wide import WIDE_WORDS, from_words, to_wide, wide_total
-from simfl.schema import Column, Expansion, Schema, agree
 from simfl.training.groups import SPREAD
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import gain_of_features, keep_all, prune
@@ -212,8 +213,8 @@ def _find_similar_rows(
         n_hashes=n_hashes,
         bucket_width=bucket_width,
         law=params.hash_law,
-        mean=msg.pack(scale.mean),
-        deviation=msg.pack(scale.deviation),
+        mean=wire.pack(scale.mean),
+        deviation=wire.pack(scale.deviation),
     )
     found = {"n_hashes": n_hashes, "bucket_width": bucket_width}
     if blind:  # Step 3, blind: the hub finds the similar rows, each party gets the ids of those of its own rows.
@@ -253,26 +254,26 @@ def _total_moments(transport: Transport, d: int, masks: _Masks) -> Moments:
     for party, reply in replies.items():
         with _sent_by(party):
             for column, array in zip(columns, (reply.counts, reply.sums, reply.squares), strict=True):
-                column.append(_wide(array, d) if masks.on else to_wide(msg.unpack(array, "f8", (d,)).tolist()))
+                column.append(_wide(array, d) if masks.on else to_wide(wire.unpack(array, "f8", (d,)).tolist()))
     return Moments(*(np.array(wide_total(vectors)) for vectors in columns))
 
 
 def _wide(array: msg.Array, n: int) -> list[int]:
-    return from_words(msg.unpack(array, "u8", (n, WIDE_WORDS)))
+    return from_words(wire.unpack(array, "u8", (n, WIDE_WORDS)))
 
 
 def _hash_values(values: msg.Array, lowest: msg.Array | None, n_rows: int, n_hashes: int | None) -> HashValues:
-    above = msg.unpack(values, values.dtype if values.dtype[0] == "u" else "u4", (n_rows, n_hashes))
+    above = wire.unpack(values, values.dtype if values.dtype[0] == "u" else "u4", (n_rows, n_hashes))
     none = np.zeros(above.shape[1], dtype=np.int32)
-    return HashValues(none if lowest is None else msg.unpack(lowest, "i4", (n_hashes,)), above)
+    return HashValues(none if lowest is None else wire.unpack(lowest, "i4", (n_hashes,)), above)
 
 
 def _match(
     transport: Transport, hashes: Mapping[str, HashValues], params: PrepareParams, seed: int, number: int | None = None
 ) -> dict[str, Any]:
     tables = merge_tables(hashes)
-    packed = {party: msg.pack(codes) for party, codes in tables.codes.items()}
-    values = [msg.pack(v.astype(np.int32)) for v in tables.values]
+    packed = {party: wire.pack(codes) for party, codes in tables.codes.items()}
+    values = [wire.pack(v.astype(np.int32)) for v in tables.values]
     questions = {
         party: msg.Match(
             round=number,
@@ -580,8 +581,8 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
         n_parties=len(transport.parties),
         n_rounds=n_rounds(params, len(prepared.parties)),
         shares_rows=bool(prepared.most_uses),
-        mean=msg.pack(scale.mean) if scale else None,
-        deviation=msg.pack(scale.deviation) if scale else None,
+        mean=wire.pack(scale.mean) if scale else None,
+        deviation=wire.pack(scale.deviation) if scale else None,
         earlier=training.earlier,
     )
     started = _ask_all(transport, question, msg.Started)
@@ -602,7 +603,7 @@ def _start(transport: Transport, training: Training, seed: int) -> _Exponents:
 
 def _trees_of(earlier: Earlier | None) -> list[msg.AdoptedTree]:
     return [
-        msg.AdoptedTree(values=msg.pack(tree.value[tree.leaves]), structure=msg.tree_to_message(tree))
+        msg.AdoptedTree(values=wire.pack(tree.value[tree.leaves]), structure=wire.tree_to_message(tree))
         for trees in (earlier.rounds if earlier else [])
         for tree in trees
     ]
@@ -870,7 +871,7 @@ def _grow(
             )
             for tree in reply.trees:
                 _refuse_unless(tree.n_nodes < most_nodes, f"a tree of {tree.n_nodes} nodes, deeper than was asked for")
-                msg.tree_from_message(tree, n_features)
+                wire.tree_from_message(tree, n_features)
     return list(replies.values())
 
 
@@ -884,9 +885,9 @@ def _add(arrays: Mapping[str, msg.Array | None], dtype: msg.DType) -> msg.Array 
         if array is not None:
             shape = total.shape if total is not None else (None,) * len(array.shape)
             with _sent_by(party):
-                values = msg.unpack(array, dtype, shape).view(np.uint32)
+                values = wire.unpack(array, dtype, shape).view(np.uint32)
             total = values.copy() if total is None else np.add(total, values, out=total)
-    return None if total is None else msg.pack(total.view(np.int32), dtype)
+    return None if total is None else wire.pack(total.view(np.int32), dtype)
 
 
 def _value(
@@ -900,13 +901,13 @@ def _value(
 ) -> tuple[list[Tree], list[msg.AdoptedTree], Doubles | None]:
     """The finished trees, what the parties are told of them, and what each feature gained where that is known."""
     structures = [structure for reply in grown for structure in reply.trees]
-    trees = [msg.tree_from_message(structure, n_features) for structure in structures]
+    trees = [wire.tree_from_message(structure, n_features) for structure in structures]
     step = shared_step(params.learning_rate, len(grown))
     if params.leaf_values == "builder":
         packed = [values for reply in grown for values in reply.values or []]
-        values = [step * msg.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
+        values = [step * wire.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
         valued_trees = [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)]
-        adopted = [msg.AdoptedTree(values=msg.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
+        adopted = [msg.AdoptedTree(values=wire.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
         return valued_trees, adopted, None
     params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
     question = msg.SumPerLeaf(round=number, trees=structures, exponents=exponents.leaf, mask=masks.next())
@@ -923,7 +924,7 @@ def _value(
         final, leaf_values = _leaf_values(params)(tree, G, H, params)
         gains += gain_of_features(tree, final, G, H, params, n_features)
         finished.append(final)
-        adopted.append(msg.AdoptedTree(values=msg.pack(leaf_values), structure=None))
+        adopted.append(msg.AdoptedTree(values=wire.pack(leaf_values), structure=None))
     return finished, adopted, gains
 
 
@@ -950,7 +951,7 @@ def _leaf_total(arrays: Mapping[str, msg.Array], n_leaves: int, exponent: int) -
     total = np.zeros(n_leaves, dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
     for party, array in arrays.items():
         with _sent_by(party):
-            total += msg.unpack(array, "i8", (n_leaves,)).view(np.uint64)
+            total += wire.unpack(array, "i8", (n_leaves,)).view(np.uint64)
     return from_ints(total.view(np.int64), exponent)
 
 
@@ -1025,7 +1026,7 @@ class _Watch:
                     msg.AdoptedTree(values=a.values, structure=s) for a, s in zip(adopted, structures, strict=True)
                 ],
                 trees=[
-                    FinishedTree(structure=msg.tree_to_message(t), values=msg.pack(t.value[t.leaves])) for t in trees
+                    FinishedTree(structure=wire.tree_to_message(t), values=wire.pack(t.value[t.leaves])) for t in trees
                 ],
             )
             self.journal.append(entry)
@@ -1101,22 +1102,22 @@ class _Watch:
 
 
 def _tree(finished: FinishedTree, n_features: int) -> Tree:
-    tree = msg.tree_from_message(finished.structure, n_features)
-    return tree.with_leaf_values(msg.unpack(finished.values, "f4", (tree.n_leaves,)))
+    tree = wire.tree_from_message(finished.structure, n_features)
+    return tree.with_leaf_values(wire.unpack(finished.values, "f4", (tree.n_leaves,)))
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
-def _ask_all(transport: Transport, question: msg.Request, kind: type[msg.R]) -> dict[str, msg.R]:
+def _ask_all(transport: Transport, question: msg.Request, kind: type[wire.R]) -> dict[str, wire.R]:
     """Ask everybody the same."""
     return _ask_each(transport, dict.fromkeys(transport.parties, question), kind)
 
 
-def _ask_each(transport: Transport, questions: Mapping[str, msg.Request], kind: type[msg.R]) -> dict[str, msg.R]:
+def _ask_each(transport: Transport, questions: Mapping[str, msg.Request], kind: type[wire.R]) -> dict[str, wire.R]:
     """Ask each its own; the replies stand in the order of the questions, in whatever order they came."""
     replies = transport.ask_all(questions)
-    return {party: msg.expect(kind, replies[party], party) for party in questions}
+    return {party: wire.expect(kind, replies[party], party) for party in questions}
 
 
 @contextmanager

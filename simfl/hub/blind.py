@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from simfl import messages as msg
+from simfl import wire
 from simfl.arrays import Ints
 from simfl.errors import ProtocolError
 from simfl.params import PrepareParams, cores
@@ -94,7 +95,7 @@ def find(
         uses = 0
         for other, future in asked.items():
             rows, counts = future.result()
-            similar[other] = msg.pack(rows.astype(smallest_type(n_rows[other])))
+            similar[other] = wire.pack(rows.astype(smallest_type(n_rows[other])))
             equal[other] = float(counts[:, 0].mean())
             uses = max(uses, most_uses(rows, n_rows[other]))
         return Found(party, similar, equal, uses)
@@ -112,13 +113,13 @@ def find(
 
 
 def _names(reply: msg.HiddenRows, n_rows: int) -> Names:
-    return msg.unpack(reply.ties, "u8", (n_rows,))
+    return wire.unpack(reply.ties, "u8", (n_rows,))
 
 
 def _codes(reply: msg.HiddenRows, n_rows: int) -> tuple[list[Names], Any]:
     dtype = reply.codes.dtype if reply.codes.dtype[0] == "u" else "u4"
-    codes = msg.unpack(reply.codes, dtype, (n_rows, len(reply.names)))
-    names = [msg.unpack(array, "u8", (None,)) for array in reply.names]
+    codes = wire.unpack(reply.codes, dtype, (n_rows, len(reply.names)))
+    names = [wire.unpack(array, "u8", (None,)) for array in reply.names]
     sizes = np.array([len(own) for own in names])
     if (codes >= sizes).any():
         raise ProtocolError("Hidden rows arrived whose codes go beyond their names.")
@@ -140,7 +141,7 @@ def hand_out(
         n_rows={other: n for other, n in n_rows.items() if other != party and other in parties},
         similar=similar,
     )
-    msg.expect(msg.SimilarTaken, transport.ask(party, question), party)
+    wire.expect(msg.SimilarTaken, transport.ask(party, question), party)
 
 
 def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Array], bytes]:
@@ -151,7 +152,7 @@ def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Arra
     drawn = {}
     for party, similar in found.similar.items():
         if builder in similar:
-            rows: Ints = msg.unpack(similar[builder], similar[builder].dtype, (found.n_rows[party], None))
-            names = msg.unpack(found.names[party], "u8", (found.n_rows[party],))
-            drawn[party] = msg.pack(new_place[draw_by_name(rows, names, seed)])
+            rows: Ints = wire.unpack(similar[builder], similar[builder].dtype, (found.n_rows[party], None))
+            names = wire.unpack(found.names[party], "u8", (found.n_rows[party],))
+            drawn[party] = wire.pack(new_place[draw_by_name(rows, names, seed)])
     return drawn, order_seed

@@ -30,15 +30,15 @@ from simfl import hub
 from simfl import messages as msg
 from simfl.arrays import AnyArray
 from simfl.callbacks import TreeRecord
+from simfl.deploy.endpoints import CLASSES, PARTY_FILE, RESULTS, Order, sweep
+from simfl.deploy.study import EXAMPLE_PARTY, Study, example, open_own, parse_study, read_party_file, read_study
 from simfl.errors import EngineError, FileError, StudyError
-from simfl.evidence import Protection, protections
-from simfl.model import write_whole
 from simfl.params import guarded_columns
 from simfl.party import Party
+from simfl.privacy.observed import Protection, protections
 from simfl.privacy.tokens import secret_of
-from simfl.record import Member, Recorder, RunRecord
-from simfl.sites import CLASSES, PARTY_FILE, RESULTS, Order, sweep
-from simfl.study import EXAMPLE_PARTY, Study, example, open_own, parse_study, read_party_file, read_study
+from simfl.report.record import Member, Recorder, RunRecord
+from simfl.storage import write_atomically
 from simfl.transport import flare
 from simfl.transport.local import LocalTransport
 
@@ -60,7 +60,7 @@ def init(folder: Path, table: Path | None = None, label: str | None = None) -> l
         target = folder / name
         if target.exists():
             raise FileError(f"{target} is there already and is left as it is.")
-        write_whole(target, text.encode())
+        write_atomically(target, text.encode())
         written.append(target)
     return written
 
@@ -294,7 +294,7 @@ def train(
         away = ", ".join(progress.without)
         progress.tell(f"the model has not reached {away}: when they are back, run `simfl train --resume`")
     else:
-        write_whole(folder / ORDER, msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
+        write_atomically(folder / ORDER, msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
     return folder
 
 
@@ -307,8 +307,8 @@ def _new(study_path: Path, study: Study, out: Path | None, local: bool) -> tuple
     seed = secrets.randbits(62) if seed is None else seed
     name = f"{study.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     info = RunInfo(run=name, seed=seed, local=local)
-    write_whole(folder / "study.toml", study_path.read_bytes())
-    write_whole(folder / ORDER, msgspec.json.encode(info))
+    write_atomically(folder / "study.toml", study_path.read_bytes())
+    write_atomically(folder / ORDER, msgspec.json.encode(info))
     return folder, info
 
 
@@ -440,7 +440,7 @@ class _Job:
             return False
         self.progress.without = told["without"]
         for name in RESULTS:
-            write_whole(self.folder / name, self._fetch(name))
+            write_atomically(self.folder / name, self._fetch(name))
         self.submitter.progress(self.job, {"collected": True})
         return True
 
@@ -496,7 +496,7 @@ class LocalProcesses:
         for member in study.party:
             data = msgspec.json.encode(str(at / str(member.data))).decode()  # quoted as TOML does
             text = f'name = "{member.name}"\ndata = {data}\nkit = "."\nn_jobs = {threads}\n{secret}'
-            write_whole(self.kits[member.name] / "party.toml", text.encode())
+            write_atomically(self.kits[member.name] / "party.toml", text.encode())
 
     def __enter__(self) -> LocalProcesses:
         self.start("hub")

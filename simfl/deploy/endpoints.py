@@ -22,23 +22,24 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simfl import hub, results
+from simfl import hub, wire
 from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord
+from simfl.deploy.study import Study, open_table, parse_study, read_party_file
 from simfl.errors import DataError, PartyLost, ProtocolError, SimFLError, StudyError
-from simfl.evidence import shows
-from simfl.journal import Answered, Journal, missed_trees
-from simfl.model import write_whole
+from simfl.hub.journal import Answered, Journal, missed_trees
 from simfl.params import TrainParams, cores
 from simfl.party import Party
 from simfl.privacy.keys import Identity
-from simfl.record import RunRecord
-from simfl.study import Study, open_table, parse_study, read_party_file
+from simfl.privacy.observed import shows
+from simfl.report import assemble as results
+from simfl.report.record import RunRecord
+from simfl.storage import write_atomically
 from simfl.transport.flare import FlareTransport, HubEnd, SiteEnd
 
 PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that tells a site's job where its party.toml is
-CLASSES = ("simfl.sites.HubSite", "simfl.sites.PartySite")
+CLASSES = ("simfl.deploy.endpoints.HubSite", "simfl.deploy.endpoints.PartySite")
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 RESULTS = ("model.ubj", "history.json", "run.json")
 PIECE = 512 * 1024  # of the model, per answer to the submitter
@@ -156,8 +157,8 @@ class HubSite(HubEnd):
             raise PartyLost(missing, "a training begins with all parties. Start them and run `simfl train` again.")
         file.unlink(missing_ok=True)  # what it stands for is about to change
         prepared = hub.prepare(transport, params)
-        write_whole(folder / "shown.json", msgspec.json.encode(transport.traffic.evidence()))
-        write_whole(file, msgspec.json.encode(prepared))
+        write_atomically(folder / "shown.json", msgspec.json.encode(transport.traffic.evidence()))
+        write_atomically(file, msgspec.json.encode(prepared))
         return prepared
 
     def _write(self, transport: FlareTransport, training: hub.Training, journal: Journal, folder: Path) -> None:
@@ -184,7 +185,7 @@ class HubSite(HubEnd):
             "missed": missed_trees(journal.entries),
             "traffic": transport.traffic.since(None),
         }
-        write_whole(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
+        write_atomically(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
         results.of_hub(
             training,
             model,
@@ -255,7 +256,7 @@ def greet(transport: FlareTransport, order: Order) -> dict[str, msg.Greeting]:
     """Tell everybody the study and the name of the run."""
     question = msg.Greet(version=msg.VERSION, simfl=version("simfl"), run=order.run, study=order.study)
     replies = transport.ask_all(dict.fromkeys(transport.parties, question))
-    return {party: msg.expect(msg.Greeting, reply, party) for party, reply in replies.items()}
+    return {party: wire.expect(msg.Greeting, reply, party) for party, reply in replies.items()}
 
 
 def _mismatches(transport: FlareTransport, parties: list[str], study: Study, seed: int) -> list[str]:
@@ -307,8 +308,8 @@ class PartySite(SiteEnd):
         if isinstance(message, msg.Greet):
             return self._greet(message)
         if self.folder is not None and isinstance(message, msg.TakeModel):
-            write_whole(self.folder / "history.json", message.history)
-            write_whole(self.folder / "model.ubj", message.model)
+            write_atomically(self.folder / "history.json", message.history)
+            write_atomically(self.folder / "model.ubj", message.model)
             self._record(message.record, self.folder)
             return msg.Taken()
         if self.party is None:
@@ -357,7 +358,7 @@ class PartySite(SiteEnd):
         self.folder = self.file.parent / "runs" / check_run(message.run)
         self.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.folder)
-        write_whole(self.folder / "study.toml", message.study.encode())
+        write_atomically(self.folder / "study.toml", message.study.encode())
         self.journal = Journal(self.folder / "journal")
         self.party, _ = open_table(study, self.name, Path(own.data))
         self.party.n_jobs, self.party.folder = own.n_jobs or cores(), self.folder

@@ -22,8 +22,10 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl import messages as msg
+from simfl import wire
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
-from simfl.data import as_labels, as_table, as_weights, class_numbers, plain_classes
+from simfl.data.schema import Expansion, Schema, as_arrow, check_names, xgboost_types
+from simfl.data.table import as_labels, as_table, as_weights, class_numbers, plain_classes
 from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
 from simfl.params import BINS, Objective, TrainParams, cores
 from simfl.preprocessing.lsh import HashFamily, hash_rows
@@ -47,13 +49,12 @@ from simfl.privacy.tokens import (
     secret_of,
 )
 from simfl.privacy.wide import to_wide, to_words
-from simfl.schema import Expansion, Schema, as_arrow, check_names, xgboost_types
 from simfl.training import cuts, trees
 from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf, weighted
 from simfl.training.groups import join_small_groups, order_by_likeness
 from simfl.training.losses import LOSSES, Loss
+from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Tree
-from simfl.training.walking import Walker, walker
 
 
 @dataclass
@@ -354,7 +355,7 @@ class Party:
         if masks is None or mask is None:
             raise ProtocolError(f"{self} was asked for masked sums without masks.")
         hidden = masks.draw_wide(mask.parties, mask.step, purpose, values.size)
-        return msg.pack(to_words([v + m for v, m in zip(to_wide(values.tolist()), hidden, strict=True)]))
+        return wire.pack(to_words([v + m for v, m in zip(to_wide(values.tolist()), hidden, strict=True)]))
 
     def _measure(self, message: msg.Measure) -> msg.FeatureMoments:
         found = moments(self.expansion.expand(self.training_rows.X))
@@ -362,7 +363,7 @@ class Party:
         parts = {"counts": found.counts, "sums": found.sums, "squares": found.squares}
         mask = message.mask
         if self._masking(mask) is None or mask is None:
-            return msg.FeatureMoments(**{name: msg.pack(part * several) for name, part in parts.items()})
+            return msg.FeatureMoments(**{name: wire.pack(part * several) for name, part in parts.items()})
         hidden = {name: self._wide(part * several, mask, name) for name, part in parts.items()}
         return msg.FeatureMoments(**hidden)
 
@@ -370,13 +371,13 @@ class Party:
         expansion = self.expansion
         d = expansion.width
         seed = direction_seed(self._secret()) if message.seed is None else message.seed
-        scale = Scale(msg.unpack(message.mean, "f8", (d,)), msg.unpack(message.deviation, "f8", (d,)), np.nan)
+        scale = Scale(wire.unpack(message.mean, "f8", (d,)), wire.unpack(message.deviation, "f8", (d,)), np.nan)
         family = HashFamily.draw(seed, message.n_hashes, d, message.bucket_width, message.law)
         hashes = HashValues.of(hash_rows(expansion.expand(self.training_rows.X), family, scale))
         if message.seed is None:
             return self._hide(hashes, None)
         self._hashes = hashes
-        return msg.Hashes(lowest=msg.pack(self._hashes.lowest), values=msg.pack(self._hashes.above))
+        return msg.Hashes(lowest=wire.pack(self._hashes.lowest), values=wire.pack(self._hashes.above))
 
     def _secret(self) -> bytes:
         if self.secret is None:
@@ -394,9 +395,9 @@ class Party:
         rows = row_names(self._secret(), self.name, number, len(codes))
         return msg.HiddenRows(
             round=number,
-            names=[msg.pack(n) for n in names],
-            codes=msg.pack(codes[self._hidden]),
-            ties=msg.pack(rows[self._hidden]),
+            names=[wire.pack(n) for n in names],
+            codes=wire.pack(codes[self._hidden]),
+            ties=wire.pack(rows[self._hidden]),
         )
 
     def _remember_order(self, hashes: AnyArray, number: int | None) -> None:
@@ -426,7 +427,7 @@ class Party:
 
     def _ids(self, array: msg.Array, n: int, n_rows: int) -> Ints:
         """Ids of another party's rows, if they are: they are going to be written to."""
-        ids = msg.unpack(array, array.dtype, (n, None))
+        ids = wire.unpack(array, array.dtype, (n, None))
         if ids.dtype.kind != "u" or ids.shape[1] < 1 or (ids.size and ids.max() >= n_rows):
             raise ProtocolError(f"{self} was given similar rows that are none of another party's {n_rows} rows.")
         return ids.astype(np.int32)
@@ -437,14 +438,14 @@ class Party:
         return self._hashes
 
     def _match(self, message: msg.Match) -> msg.Matched:
-        values = [msg.unpack(v, "i4", (None,)) for v in message.bucket_values]
+        values = [wire.unpack(v, "i4", (None,)) for v in message.bucket_values]
         own = bucket_numbers(self._hashed(), values)
         self._remember_order(self._hashed().above, message.round)
         self._order = message.parties
         names = asking(row_names(secret_of(message.seed), self.name, message.round, len(own)))
         similar: dict[str, Ints] = {}
         equal: dict[str, float] = {}
-        tables = {o: msg.unpack(array, array.dtype, (None, own.shape[1])) for o, array in message.tables.items()}
+        tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in message.tables.items()}
         hashed = Hashed([own, *tables.values()])
         bound = message.max_candidates and max(message.max_candidates, message.n_neighbors)
         asker = hashed.asking(0, names)
@@ -643,7 +644,7 @@ class Party:
         if message.mean is None or message.deviation is None:
             return None
         expansion = self.expansion
-        mean, deviation = (msg.unpack(a, "f8", (expansion.width,)) for a in (message.mean, message.deviation))
+        mean, deviation = (wire.unpack(a, "f8", (expansion.width,)) for a in (message.mean, message.deviation))
         first = np.flatnonzero(np.diff(expansion.groups, prepend=-1))
         points = cuts.grid(mean[first], deviation[first], message.params.max_bin or BINS)
         return [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
@@ -666,7 +667,7 @@ class Party:
         if message.blind:
             return self._hide(hashes, message.round)
         self._hashes = hashes
-        return msg.LeavesOfRows(round=message.round, leaves=msg.pack(leaves))
+        return msg.LeavesOfRows(round=message.round, leaves=wire.pack(leaves))
 
     def _watch(self, rows: Rows, message: msg.Start) -> Watched:
         if message.classes is not None:
@@ -690,7 +691,7 @@ class Party:
                 self._see(run, [s for s in structures if s is not None])
             if len(run.seen) != len(previous):
                 raise ProtocolError(f"{self} was given leaf values for trees that it has not seen.")
-            values = [msg.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, run.seen, strict=True)]
+            values = [wire.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, run.seen, strict=True)]
             for watched in run.watched:
                 watched.add(values)
             if run.fallen.maxlen:
@@ -702,7 +703,7 @@ class Party:
             run.g, run.h = run.loss.gradients(run.train.margin, run.train.y, self.training_rows.weight)
 
     def _see(self, run: Run, structures: list[msg.TreeStructure]) -> None:
-        run.seen = [msg.tree_from_message(s, self.rows.X.shape[1]) for s in structures]
+        run.seen = [wire.tree_from_message(s, self.rows.X.shape[1]) for s in structures]
         for watched in run.watched:
             watched.fall(run.seen)
 
@@ -749,7 +750,7 @@ class Party:
                     )
                 ]
                 masked = self._masked_rows(ints, builder, message.mask)
-                g[builder], h[builder] = msg.pack(masked[0]), msg.pack(masked[1], int_type(message.hessian_bits))
+                g[builder], h[builder] = wire.pack(masked[0]), wire.pack(masked[1], int_type(message.hessian_bits))
         return msg.RowSums(round=message.round, gradients=g, hessians=h, scores=self._scores(run, message.mask))
 
     def _release(self, run: Run, kind: str, n: int, most: int) -> None:
@@ -802,7 +803,7 @@ class Party:
         if message.gradients is not None and message.hessians is not None:
             bits = (ROW_BITS, message.hessian_bits)
             both = zip((message.gradients, message.hessians), bits, strict=True)
-            sums = [msg.unpack(array, int_type(n), g.shape) for array, n in both]
+            sums = [wire.unpack(array, int_type(n), g.shape) for array, n in both]
             G, H = map(fold, self._masked_rows(sums, self.name, message.mask), bits)
             g = weighted(g, G, message.exponents[0], places)
             H = np.maximum(H, 0) if run.noise else H  # noise can make a hessian negative
@@ -818,8 +819,8 @@ class Party:
         ]
         if run.points is not None:
             grown = [cuts.on_grid(tree, run.points) for tree in grown]
-        values = [msg.pack(t.value[t.leaves]) for t in grown] if run.params.leaf_values == "builder" else None
-        structures = [msg.tree_to_message(t) for t in grown]
+        values = [wire.pack(t.value[t.leaves]) for t in grown] if run.params.leaf_values == "builder" else None
+        structures = [wire.tree_to_message(t) for t in grown]
         scores = self._scores(run, message.mask) if message.with_scores else msg.Scores()
         return msg.Grown(round=message.round, trees=structures, values=values, scores=scores)
 
@@ -867,7 +868,9 @@ class Party:
             g.append(to_leaf_ints(G, message.exponents[0], run.n_parties))
             h.append(to_leaf_ints(H, message.exponents[1], run.n_parties))
         g, h = self._masked_leaves(g, h, message.mask)
-        return msg.LeafSums(round=message.round, gradients=[msg.pack(v) for v in g], hessians=[msg.pack(v) for v in h])
+        return msg.LeafSums(
+            round=message.round, gradients=[wire.pack(v) for v in g], hessians=[wire.pack(v) for v in h]
+        )
 
     def _masked_leaves(
         self, g: list[Longs], h: list[Longs], mask: msg.Masking | None

@@ -20,11 +20,11 @@ import pandas as pd
 from msgspec import Meta
 from sklearn.datasets import load_svmlight_file
 
-from simfl import files
+from simfl.data import files
+from simfl.data.schema import Schema
 from simfl.errors import DataError, FileError, ParameterError, StudyError
 from simfl.params import PrepareParams, TrainParams, prepare_params, split, train_params
 from simfl.party import Party
-from simfl.schema import Schema
 
 Kind = Literal["number", "boolean", "category"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # as a site, a folder and a part of a certificate

@@ -19,10 +19,10 @@ import msgspec
 
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import FileError
-from simfl.evidence import Protection
 from simfl.hub import Prepared
-from simfl.model import write_whole
 from simfl.params import PrepareParams, TrainParams
+from simfl.privacy.observed import Protection
+from simfl.storage import write_atomically
 from simfl.transport import base as transport
 
 FILE = "run.json"
@@ -161,7 +161,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"The folder {folder} cannot be made: {error.strerror}.") from None
-        write_whole(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+        write_atomically(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
         return path
 
     @classmethod

@@ -20,9 +20,10 @@ import pandas as pd
 from sklearn.datasets import load_svmlight_file
 
 from simfl.arrays import AnyArray
+from simfl.data.schema import Expansion, Schema
 from simfl.errors import DataError, FileError
-from simfl.model import Model, write_whole
-from simfl.schema import Expansion, Schema
+from simfl.model import Model
+from simfl.storage import write_atomically
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
         raise FileError(f"The file for the predictions must end in .csv or .parquet, not {path.name!r}.")
     buffer = io.BytesIO()
     frame.to_csv(buffer, index=False) if path.suffix == ".csv" else frame.to_parquet(buffer)
-    write_whole(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
 def _find(path: Path) -> str:

@@ -15,10 +15,10 @@ import numpy as np
 from scipy import linalg, sparse, special
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask
+from simfl.audit.views import Codes, Hashing, Pointers, Prior, RowSums, Tokens
 from simfl.preprocessing.similarity import most_similar
-from simfl.privacy.views import Codes, Hashing, Pointers, Prior, RowSums, Tokens
+from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import LEAF, Tree
-from simfl.training.walking import leaf_numbers
 
 RIDGE = 1e-3  # added to the prior's variances: few rows must not make a covariance certain
 ROWS_AT_ONCE = 512

@@ -14,8 +14,8 @@ import pandas as pd
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Table
+from simfl.data.schema import Schema, as_arrow
 from simfl.errors import DataError
-from simfl.schema import Schema, as_arrow
 
 
 def as_table(X: Any, who: str, schema: Schema | None = None) -> tuple[Table, Schema | None]:

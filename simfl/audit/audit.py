@@ -17,14 +17,14 @@ import numpy as np
 
 from simfl import params as parameters
 from simfl.arrays import AnyArray, Doubles, Ints, Longs
+from simfl.audit import attacks, views
+from simfl.audit.findings import TITLES, Advice, Audit, Finding, Ids, Matching, Role, Setting, finding
+from simfl.audit.scenario import VICTIM, Case, Hashed
+from simfl.audit.views import Codes, Pointers, Prior, Tokens
 from simfl.errors import FileError, ParameterError
-from simfl.privacy import attacks, views
-from simfl.privacy.case import VICTIM, Case, Hashed
-from simfl.privacy.findings import TITLES, Advice, Audit, Finding, Ids, Matching, Role, Setting, finding
 from simfl.privacy.guard import default_hashes
-from simfl.privacy.views import Codes, Pointers, Prior, Tokens
+from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import Tree
-from simfl.training.walking import leaf_numbers
 
 MOST_MAPPED = 600  # rows whose tokens the hub compares pair by pair
 REHEARSED = 300  # own rows on which an attack is tried out first

@@ -24,8 +24,8 @@ import vl_convert
 from markupsafe import Markup
 
 from simfl.errors import FileError
-from simfl.model import write_whole
-from simfl.record import Curve, Gain, Points, RunRecord
+from simfl.report.record import Curve, Gain, Points, RunRecord
+from simfl.storage import write_atomically
 
 Rows = list[dict[str, Any]]
 FILE = "report.html"
@@ -75,7 +75,7 @@ def write(folder: str | os.PathLike[str]) -> Path:
     record = RunRecord.load(home)
     if not home.is_dir():
         raise FileError(f"{home} is not a run's folder.")
-    write_whole(home / FILE, render(record).encode())
+    write_atomically(home / FILE, render(record).encode())
     return home / FILE
 
 
@@ -124,7 +124,7 @@ def _library() -> str:
         bundle: str = vl_convert.javascript_bundle().replace("</script", "<\\/script")  # type: ignore[call-arg]
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, bundle.encode())
+        write_atomically(kept, bundle.encode())
     except OSError:
         pass  # a home that cannot be written to only costs time
     return bundle

@@ -21,6 +21,7 @@ from simfl.callbacks import TreeRecord
 from simfl.errors import FileError
 from simfl.messages import AdoptedTree, Array, ClassLabel, TreeStructure
 from simfl.params import TrainParams
+from simfl.storage import sync_folder
 
 _FIRST = b"simfl journal 2\n"
 _HEAD = struct.Struct("<II")  # length and checksum of the entry that follows
@@ -104,7 +105,7 @@ class Journal:
                 if not end:
                     self._file.write(_FIRST)
                 self._to_disk()
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
             except OSError as error:
                 raise FileError(f"The journal {path} cannot be written: {error.strerror}.") from None
 
@@ -167,12 +168,3 @@ def missed_trees(entries: Sequence[object]) -> dict[str, list[int]]:
             for party in entry.absent:
                 missed.setdefault(party, []).append(entry.round)
     return missed
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

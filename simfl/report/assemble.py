@@ -16,18 +16,19 @@ import msgspec
 import numpy as np
 import xgboost as xgb
 
-from simfl import baselines, evaluation, record
-from simfl.evaluation import HeldOut
-from simfl.evidence import protections
+from simfl import baselines
+from simfl.data.schema import xgboost_types
+from simfl.deploy.study import Study
 from simfl.hub import Training
-from simfl.journal import Answered, Journal, missed_trees
+from simfl.hub.journal import Answered, Journal, missed_trees
 from simfl.messages import Greeting
 from simfl.model import Model
 from simfl.params import guarded_columns
 from simfl.party import Party
-from simfl.record import Member, RunRecord
-from simfl.schema import xgboost_types
-from simfl.study import Study
+from simfl.privacy.observed import protections
+from simfl.report import evaluation, record
+from simfl.report.evaluation import HeldOut
+from simfl.report.record import Member, RunRecord
 from simfl.transport.base import Traffic
 
 

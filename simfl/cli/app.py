@@ -19,21 +19,23 @@ from rich.markup import escape
 from rich.table import Table
 from sklearn.datasets import load_breast_cancer
 
-from simfl import comparison, partition, simulation
-from simfl import study as studies
+from simfl import partition
 from simfl.arrays import AnyArray
+from simfl.audit.audit import audit as run_audit
+from simfl.audit.audit import read_study
+from simfl.audit.findings import Audit, Ids, Matching
 from simfl.callbacks import TreeLines, logger
-from simfl.data import objective_for
+from simfl.data.files import Dataset, predictions, read, read_frame, write_frame
+from simfl.data.schema import Schema
+from simfl.data.table import objective_for
+from simfl.deploy import study as studies
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
-from simfl.files import Dataset, predictions, read, read_frame, write_frame
-from simfl.model import Model, check_target, load, write_whole
+from simfl.model import Model, check_target, load
 from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
-from simfl.privacy.audit import audit as run_audit
-from simfl.privacy.audit import read_study
-from simfl.privacy.findings import Audit, Ids, Matching
-from simfl.record import Recorder, RunRecord
-from simfl.schema import Schema
+from simfl.report.record import Recorder, RunRecord
+from simfl.simulate import comparison, simulation
+from simfl.storage import write_atomically
 
 app = typer.Typer(
     help="Gradient-boosted trees across organisations that cannot pool their rows.",
@@ -190,7 +192,7 @@ def simulate(
 def _report(
     stage: simulation.Stage, compared: comparison.Comparison, run: Path, title: str, began: float, notes: list[str]
 ) -> None:
-    from simfl import report as reports  # only now: charts take a second to load
+    from simfl.report import page as reports  # only now: charts take a second to load
 
     with console.status("writing the report"):
         found = simulation.record_of(stage, compared, title=title, command=_command(), began=began)
@@ -216,7 +218,7 @@ def report(
 
     Example: simfl report runs/demo --open
     """
-    from simfl import report as reports
+    from simfl.report import page as reports
 
     if audit is not None:
         found = Audit.load(audit).for_report()
@@ -234,7 +236,7 @@ def watch(
     show: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
 ) -> None:
     """Show a run in the browser while it goes on. Listens on this machine only; Ctrl-C ends it."""
-    from simfl.watch import serve
+    from simfl.report.watch import serve
 
     with serve(run, port) as server:
         address = f"http://localhost:{server.server_address[1]}/"
@@ -390,7 +392,7 @@ def _show_audit(found: Audit, json: Path | None, out: Path | None) -> None:
         console.print(f"Advice, {advice.title[:1].lower()}{advice.title[1:]}: {advice.sentence}", highlight=False)
     for path, content in ((json, found.to_json), (out, found.html)):
         if path is not None:
-            write_whole(path, content().encode())
+            write_atomically(path, content().encode())
             console.print(f"Written: {path}")
     if found.exceeded:
         names = ", ".join(dict.fromkeys(finding.attack for finding in found.exceeded))
@@ -427,7 +429,7 @@ def _write(results: list[comparison.Result], model: Model, json: Path | None, sa
         model.save(save)
         console.print(f"SimFL's model: {save} (opens with xgboost.Booster().load_model, or simfl.load)")
     if json is not None:
-        write_whole(json, msgspec.json.format(msgspec.json.encode({"results": results})) + b"\n")
+        write_atomically(json, msgspec.json.format(msgspec.json.encode({"results": results})) + b"\n")
         console.print(f"Results: {json}")
 
 
@@ -442,7 +444,7 @@ StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="the study file
 
 def _consortium() -> Any:
     """What needs NVIDIA FLARE is loaded only when it is used."""
-    from simfl import consortium
+    from simfl.deploy import run as consortium
 
     return consortium
 
@@ -554,7 +556,7 @@ def train(
     progress = consortium.Progress(tell=shown.tell, tree=shown.tree)
     folder = consortium.train(study, kit=kit, out=out, resume=resume, local=local_processes, progress=progress)
     console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
-    from simfl import report as reports
+    from simfl.report import page as reports
 
     console.print(f"Report: {reports.write(folder)} (open it in a browser)", soft_wrap=True)
     console.print("Every party finds its own gain in its own run folder: simfl report runs/RUN, beside its party.toml")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +20,10 @@ import xgboost as xgb
 
 from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
-from simfl.data import as_labels, as_table, class_numbers
+from simfl.data.schema import Column, Schema, xgboost_types
+from simfl.data.table import as_labels, as_table, class_numbers
 from simfl.errors import DataError, FileError
-from simfl.schema import Column, Schema, xgboost_types
+from simfl.storage import write_atomically
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.trees import LEAF, Tree, all_trees
 
@@ -162,7 +162,7 @@ class Model:
         if not history:
             about = msgspec.structs.replace(self._about, history=[], traffic={})
             booster = Model(booster.copy(), about).booster
-        write_whole(target, bytes(booster.save_raw(target.suffix[1:])))
+        write_atomically(target, bytes(booster.save_raw(target.suffix[1:])))
 
 
 def _shift(loss: Loss, margin: Floats, y: Floats) -> Doubles:
@@ -214,22 +214,6 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     if target.suffix not in (".ubj", ".json"):
         raise FileError(f"A model's file must end in .ubj or .json, not {target.name!r}.")
     return target
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write all or nothing: into a file beside the target, then rename."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        try:
-            with unfinished.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 # --- from trees to a booster -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from simfl.privacy.findings import Advice, Audit, Finding, points
+from simfl.audit.findings import Advice, Audit, Finding, points
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --paper: #ffffff; --box: #f6f8fa;

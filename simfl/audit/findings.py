@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from simfl.arrays import Doubles
 from simfl.errors import DataError, FileError
-from simfl.record import AuditResult
+from simfl.report.record import AuditResult
 
 Matching = Literal["shared", "blind"]
 Ids = Literal["linked", "fresh"]
@@ -141,7 +141,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     def html(self) -> str:
         """A page for people: one file that needs no other."""
-        from simfl.privacy.audit_page import page
+        from simfl.audit.page import page
 
         return page(self)
 

@@ -1,0 +1,1 @@
+"""The audit: what would leave a party, attacked for real on its own rows."""

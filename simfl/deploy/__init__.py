@@ -1,0 +1,1 @@
+"""Between machines: the study, the kits, the two ends of a training, and who starts it."""

@@ -1,0 +1,1 @@
+"""What is known of a run, and the page that shows it."""

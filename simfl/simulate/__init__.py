@@ -1,0 +1,1 @@
+"""One table played as several parties, and all methods compared on it."""
