@@ -7,7 +7,7 @@ parties directly, so they exist in one process only.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from simfl.data.table import class_numbers
 from simfl.federation import gather, train
 from simfl.model import Model
 from simfl.params import BINS, TrainParams, cores, prepare_params, split, train_params, with_numbers
-from simfl.party import Party, Rows
+from simfl.party import Party, Rows, Split
 from simfl.training.trees import threads_for, xgboost_params
 
 
@@ -35,8 +35,8 @@ def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None
 
 def solo(parties: Sequence[Party], **params: Any) -> dict[str, Model]:
     """Every party alone, on its own rows."""
-    members, classes = check(parties, params)
-    return {member.name: xgboost_model([member], classes, params) for member in members}
+    splits, classes = check(parties, params)
+    return {name: xgboost_model({name: split}, classes, params) for name, split in splits.items()}
 
 
 def all_in(parties: Sequence[Party], **params: Any) -> Model:
@@ -44,31 +44,32 @@ def all_in(parties: Sequence[Party], **params: Any) -> Model:
     return xgboost_model(*check(parties, params), params)
 
 
-def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[list[Party], list[Any] | None]:
-    """The parties after the handshake of a federated training, and all classes (None for regression).
+def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[dict[str, Split], list[Any] | None]:
+    """Each party's rows after the handshake of a federated training, and all classes (None for regression).
 
-    The handshake also sets the same validation rows aside.
+    The handshake sets the same validation rows aside, and brings the columns into the same order.
     """
     first, second = split(params)
     transport = gather(parties, 1)
     stage_1 = prepare_params(**first)
     hub.describe(transport, stage_1, hub.fresh_seed(stage_1.random_state))
-    classes, _ = hub.labels(transport, train_params(**second))
-    return list(transport.handlers.values()), classes
+    labels = hub.agree_on_labels(transport, train_params(**second), hub.MaskSteps())
+    return {name: session.split for name, session in transport.handlers.items()}, labels.classes
 
 
-def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: dict[str, Any]) -> Model:
+def xgboost_model(splits: Mapping[str, Split], classes: list[Any] | None, params: dict[str, Any]) -> Model:
     """XGBoost's own model on the rows of these parties together."""
     checked = train_params(**split(params)[1])
-    checked = with_numbers(checked, members[0].columns, members[0].rows.X.shape[1])
-    pooled = pool([member.training_rows for member in members])
+    first = next(iter(splits.values()))
+    schema, columns = first.schema, first.schema.names if first.schema else None
+    checked = with_numbers(checked, columns, first.n_features)
+    pooled = pool([split.training for split in splits.values()])
     threads = threads_for(pooled.X, checked.n_jobs or cores())
-    schema = members[0].schema
-    binned = {"max_bin": checked.max_bin or BINS, "feature_names": members[0].columns, "nthread": threads}
+    binned = {"max_bin": checked.max_bin or BINS, "feature_names": columns, "nthread": threads}
     binned |= xgboost_types(schema)
     train_rows = xgb.QuantileDMatrix(pooled.X, _labels(pooled, classes), weight=pooled.weight, **binned)
     watched = [(train_rows, "train")]
-    held_out = [member.validation_rows for member in members if member.validation_rows]
+    held_out = [split.validation for split in splits.values() if split.validation]
     if held_out:
         aside = pool(held_out)
         labels = _labels(aside, classes)
@@ -87,7 +88,7 @@ def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: d
     )
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
-    name = members[0].name if len(members) == 1 else "all"
+    name = next(iter(splits)) if len(splits) == 1 else "all"
     return models.adopt(booster, classes, _history(name, scores, seconds), schema)
 
 

@@ -22,15 +22,15 @@ class UnknownParameterError(ParameterError, TypeError):
 
 
 class PrivacyWarning(UserWarning):
-    """Something that is allowed tells more than one may think."""
+    """Something that is allowed reveals more than a user may expect."""
 
 
 class PrivacyError(ParameterError):
-    """The parameters would break the condition of the paper's Theorem 1."""
+    """Going on would reveal more than was agreed: too many hashes, sums without masks, a key that cannot be trusted."""
 
 
 class ProtocolError(SimFLError):
-    """A message came that does not fit the state of the run, or is not a message at all."""
+    """A message arrived that does not fit the state of the run, or is not a message at all."""
 
 
 class MissingExtraError(SimFLError, ImportError):
@@ -42,7 +42,7 @@ class FileError(SimFLError, OSError):
 
 
 class StudyError(SimFLError, ValueError):
-    """A study file or a party file says something that cannot be."""
+    """A study file or a party file is invalid."""
 
 
 class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of ours

@@ -1,4 +1,4 @@
-"""SimFLClassifier and SimFLRegressor: thin doors onto `simfl.train` for scikit-learn.
+"""SimFLClassifier and SimFLRegressor: thin wrappers of `simfl.train` for scikit-learn.
 
 `fit` takes one table and `parties`, the label of every row's party; without it all rows are one party's. Parameters
 and defaults are those of `simfl.params`: the constructors are made from that page.
@@ -30,7 +30,7 @@ from simfl.federation import train
 from simfl.model import Model
 from simfl.params import defaults, documented, refuse_unknown
 from simfl.partition import by_column
-from simfl.party import Party
+from simfl.party import Party, Rows
 
 _DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
 
@@ -66,9 +66,10 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         names = None if columns is None else columns.tolist()
         members = []
         for name, rows in _rows_of_parties(parties, len(y)).items():
-            members.append(Party(name, X[rows], y[rows], sample_weight=weight[rows], columns=names))
-            if self.schema_ is not None:
-                members[-1].schema = self.schema_  # the rows have been read through it
+            if self.schema_ is None:
+                members.append(Party(name, X[rows], y[rows], sample_weight=weight[rows], columns=names))
+            else:  # the rows have been read through it
+                members.append(Party.of_rows(name, Rows(X[rows], y[rows], weight[rows]), self.schema_))
         callbacks = default_callbacks(self.get_params()["verbose"] or 0)
         params = self.get_params() | {"objective": objective}
         self.model_ = train(members, callbacks=callbacks, init_model=init_model, **params)

@@ -29,7 +29,7 @@ from simfl.params import (
     split,
     train_params,
 )
-from simfl.party import Party
+from simfl.party import Party, Session
 from simfl.privacy.tokens import SECRET_BYTES, secret_of
 from simfl.storage import write_atomically
 from simfl.transport.local import LocalTransport
@@ -44,10 +44,19 @@ class Preparation:
     joins that with the parties' tables again and refuses tables that have changed.
     """
 
-    def __init__(self, parties: Sequence[Party], prepared: hub.Prepared, transport: LocalTransport[Party]) -> None:
-        self.parties = list(parties)
+    def __init__(self, prepared: hub.Prepared, transport: LocalTransport[Session]) -> None:
         self.about = prepared
         self.transport = transport
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The parties at work."""
+        return list(self.transport.handlers.values())
+
+    @property
+    def parties(self) -> list[Party]:
+        """The parties that it was made from."""
+        return [session.party for session in self.sessions]
 
     def __repr__(self) -> str:
         about = self.about
@@ -62,15 +71,12 @@ class Preparation:
         except OSError as error:
             raise FileError(f"{target} cannot be written: {error.strerror}.") from None
         try:
-            for number, party in enumerate(self.parties):
-                party.keep(unfinished / f"party-{number}.npz")
+            for number, session in enumerate(self.sessions):
+                session.keep(unfinished / f"party-{number}.npz")
             write_atomically(unfinished / _ABOUT, msgspec.json.format(msgspec.json.encode(self.about)))
-            if target.exists():
-                _remove_preparation(target)
-            unfinished.rename(target)
-        except BaseException:
+            _put_in_place(unfinished, target)
+        finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-            raise
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], parties: Iterable[Party]) -> Preparation:
@@ -87,16 +93,27 @@ class Preparation:
         if names != about.parties:
             raise DataError(f"The preparation {folder} is of the parties {about.parties}, not {names}.")
         transport = gather(parties, about.params.n_jobs)
-        members = list(transport.handlers.values())
-        for number, member in enumerate(members):
-            member.recall(folder / f"party-{number}.npz", about.params.validation_fraction, about.seed, about.schema)
-        return cls(members, about, transport)
+        question = hub.description_request(about.params, about.seed)
+        for number, session in enumerate(transport.handlers.values()):
+            session.recall(folder / f"party-{number}.npz", question, about.schema)
+        return cls(about, transport)
 
 
-def _remove_preparation(folder: Path) -> None:
-    if not (folder / _ABOUT).is_file():
-        raise FileError(f"{folder} exists and is not a preparation: it is left as it is. Choose another name.")
-    shutil.rmtree(folder)
+def _put_in_place(unfinished: Path, target: Path) -> None:
+    """Rename a finished folder to its name. An old preparation is removed only when the new one is in its place."""
+    if not target.exists():
+        unfinished.rename(target)
+        return
+    if not (target / _ABOUT).is_file():
+        raise FileError(f"{target} exists and is not a preparation: it is left as it is. Choose another name.")
+    old = unfinished.with_name(f"{unfinished.name}.old")
+    target.rename(old)
+    try:
+        unfinished.rename(target)
+    except OSError as error:
+        old.rename(target)
+        raise FileError(f"{target} cannot be replaced: {error.strerror}. The old one is still there.") from None
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @documented(PREPARE_NAMES)
@@ -112,24 +129,17 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     """
     checked = prepare_params(**params)
     transport = gather(parties, checked.n_jobs)
-    members = list(transport.handlers.values())
-    _entrust(members, checked.random_state)
-    with SearchBar(sum(len(member.rows.y) for member in members) * (len(members) - 1)) as bar:
-        for member in members:
-            member.progress = bar.watcher()
+    sessions = list(transport.handlers.values())
+    # The parties share a secret that the hub does not get. A seed stands in for it: the same seed, the same model.
+    seed = checked.random_state
+    secret = secrets.token_bytes(SECRET_BYTES) if seed is None else secret_of(seed)
+    with SearchBar(sum(len(s.party.rows.y) for s in sessions) * (len(sessions) - 1)) as bar:
+        for session in sessions:
+            session.secret, session.progress = secret, bar.watcher()
         prepared = hub.prepare(transport, checked, bar.watcher())
-    for member in members:
-        member.progress = None
-    return Preparation(members, prepared, transport)
-
-
-def _entrust(members: Sequence[Party], random_state: int | None) -> None:
-    """Give the parties a common secret, past the hub. A seed stands in for it, so that it gives the same model."""
-    if any(member.secret for member in members):
-        return  # they have brought one
-    secret = secrets.token_bytes(SECRET_BYTES) if random_state is None else secret_of(random_state)
-    for member in members:
-        member.secret = secret
+    for session in sessions:
+        session.progress = None
+    return Preparation(prepared, transport)
 
 
 @documented(NAMES)
@@ -145,7 +155,7 @@ def train(
     Takes parties, or a preparation (`prepare`) to skip stage 1. Parameters are those of
     `simfl.params.PrepareParams` and `simfl.params.TrainParams`; with a preparation only the latter. `callbacks`: None
     shows a progress bar at a terminal (or what `verbose` says); an empty list shows nothing. `init_model`: an earlier
-    model to go on from; `n_trees` are then added to its trees.
+    model to continue from; `n_trees` are then added to its trees.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -176,21 +186,21 @@ def train_and_keep(
     ready.transport.share(checked.n_jobs)
     before = ready.transport.traffic.copy()
     callbacks = default_callbacks(checked.verbose) if callbacks is None else callbacks
-    earlier = _earlier(init_model, checked.turns, len(ready.about.parties)) if init_model else None
-    training = hub.train(ready.transport, ready.about, checked, callbacks, earlier=earlier)
+    start = _warm_start(init_model, checked.turns, len(ready.about.parties)) if init_model else None
+    training = hub.train(ready.transport, ready.about, checked, callbacks=callbacks, warm_start=start)
     traffic = ready.transport.traffic.since(before if isinstance(parties, Preparation) else None)
     gain = np.sum(training.gains, axis=0).tolist() if training.gains else None
     history = training.history
     if init_model is not None:
         history = [*init_model.history, *(_later(r, init_model.n_trees) for r in history)]
     model = models.build(
-        [*(earlier.rounds if earlier else []), *training.rounds],
-        training.base_score,
+        [*(start.rounds if start else []), *training.rounds],
+        training.labels.base_score,
         objective=checked.objective,
         n_features=ready.about.n_features,
         schema=ready.about.schema,
         about={
-            "classes": training.classes,
+            "classes": training.labels.classes,
             "history": history,
             "traffic": traffic,
             "gain": gain,
@@ -201,18 +211,18 @@ def train_and_keep(
     return model, ready
 
 
-def _earlier(model: Model, turns: str, n_parties: int) -> hub.Earlier:
-    """The model that a training goes on from. XGBoost wants as many trees in every round."""
-    earlier = hub.Earlier(**models.dissect(model))
-    outputs = len(earlier.base_score)
-    trees = {len(trees) // outputs for trees in earlier.rounds}
+def _warm_start(model: Model, turns: str, n_parties: int) -> hub.WarmStart:
+    """The model that a training continues from. XGBoost wants as many trees in every round."""
+    start = hub.WarmStart(**models.dissect(model))
+    outputs = len(start.base_score)
+    trees = {len(trees) // outputs for trees in start.rounds}
     wanted = n_parties if turns == "all" else 1
     if trees - {wanted}:
         raise ParameterError(
             f"init_model has {max(trees)} trees in a round, this training would add {wanted}. "
             "Use the same turns and parties."
         )
-    return earlier
+    return start
 
 
 def _later(record: TreeRecord, rounds: int) -> TreeRecord:
@@ -225,8 +235,8 @@ def _refuse_prepared(params: dict[str, Any], recipe: str) -> None:
     refuse_unknown(params, TRAIN_NAMES)
 
 
-def gather(parties: Iterable[Party], n_jobs: int | None = None) -> LocalTransport[Party]:
-    """A transport to fresh copies of these parties, if they are some and have names of their own."""
+def gather(parties: Iterable[Party], n_jobs: int | None = None) -> LocalTransport[Session]:
+    """A transport to new sessions of these parties. There must be some, with different names."""
     parties = list(parties) if isinstance(parties, Iterable) else [parties]
     if not all(isinstance(party, Party) for party in parties):
         raise DataError(f"Give a list of simfl.Party objects, not {[type(party).__name__ for party in parties]}.")
@@ -235,4 +245,4 @@ def gather(parties: Iterable[Party], n_jobs: int | None = None) -> LocalTranspor
     repeated = sorted(name for name, times in Counter(party.name for party in parties).items() if times > 1)
     if repeated:
         raise DataError(f"Several parties are named {repeated}. Give every party a name of its own.")
-    return LocalTransport([party.fresh() for party in parties], n_jobs)
+    return LocalTransport([Session(party) for party in parties], n_jobs)

@@ -1,14 +1,14 @@
 """Everything that leaves a party, and everything that reaches one: the page an auditor reads.
 
-The hub asks, a party replies; nothing else is ever sent. Replies are marked "leaves the party". No message has a
-field for a row, for a label of a row, or for XGBoost's statistics of a tree node (`sum_hessian`, `base_weights`,
-`loss_changes`), and a test watches all of a run's bytes for them. What does leave are sums, and a sum over one row is
-that row's: a gradient that lands alone on a row of the builder, or alone in a leaf, tells its label; a party of one
-row tells its class. Thresholds of a tree are single values of the builder's rows. docs/protections.md says which
-parameters hide what.
+The hub asks, a party replies; nothing else is ever sent. Replies say "Leaves the party". No message has a field for a
+row, for a label of a row, or for XGBoost's statistics of a tree node (`sum_hessian`, `base_weights`, `loss_changes`),
+and a test searches all bytes of a run for them. What does leave are sums, and a sum over one row is that row's: a
+gradient that lands alone on a row of the builder, or alone in a leaf, gives its label away; a party of one row gives
+its class away. Thresholds of a tree are single values of the builder's rows. docs/protections.md says which parameters
+hide what.
 
-Messages are typed, travel as MessagePack and are checked against these types when they arrive; what does not fit is
-refused.
+Messages are typed, travel as MessagePack and are checked against these types when they arrive (`wire.py`); what does
+not fit is refused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from msgspec import Meta
 from simfl.data.schema import Column
 from simfl.params import Objective, TrainParams
 
-VERSION = 2  # of the protocol: parties of different versions refuse each other
+VERSION = 3  # of the protocol: parties of different versions refuse each other
 
 ClassLabel = bool | int | float | str
 DType = Literal["u1", "u2", "u4", "u8", "i3", "i4", "i8", "f4", "f8"]  # i3: the low three bytes of i4
 
-# Bounds of what a message can make its receiver allocate beyond its own size: numbers that something is made of have
-# limits, and arrays and lists are as long as their bytes. What lies outside is refused when the message arrives.
+# What a message can make its receiver allocate beyond its own size: counts have limits, and arrays and lists are as
+# long as their bytes. Whatever lies outside is refused when the message arrives.
 MOST_CLASSES = 1000
 Count = Annotated[int, Meta(ge=0, le=2**40)]
 Features = Annotated[int, Meta(ge=1, le=2**24)]
@@ -64,7 +64,7 @@ class TreeStructure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     feature: Array  # per split: the feature's number, in the smallest type
     threshold: Array  # per split: smaller values go left
     default_left: bytes  # one bit per split: 1 if missing values go left
-    by_level: bytes = b""  # one bit per split: 1 where levels of a category are told apart; nothing if nowhere
+    by_level: bytes = b""  # one bit per split: 1 where a category is split by its levels; empty if nowhere
     goes_right: Array | None = None  # per such split one bit per level: 1 if it goes right
 
 
@@ -75,20 +75,15 @@ class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True):
     structure: TreeStructure | None
 
 
-class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of the metrics over a party's rows. Leaves the party."""
-
-    train: dict[str, float] = {}
-    train_weight: float = 0.0
-    validation: dict[str, float] = {}
-    validation_weight: float = 0.0
-    masked: Array | None = None  # all of it, as masked wide numbers
+# Sums of numbers whose size nobody knows beforehand, as integers of 512 bits (`privacy/exact.py`): masked or not, they
+# travel in the same form. One row of eight words per number.
+WideSums = Array
 
 
 class Masking(msgspec.Struct, frozen=True, kw_only=True):
     """Hub to party: hide your sums under masks that cancel over these parties. Without it they are sent as they are.
 
-    Masked numbers are random to whoever sees them; only their sum over all these parties means something.
+    Masked numbers look random; only their sum over all these parties means something.
     """
 
     step: Round  # grows: no mask is used twice
@@ -103,12 +98,12 @@ class Greet(Message, frozen=True, kw_only=True):
 
     version: int
     simfl: str
-    run: str  # the training's name: the same when it is taken up again
+    run: str  # the name of the training: the same when it is resumed
     study: str  # the study file, as its author wrote it
 
 
 class Greeting(Message, frozen=True, kw_only=True):
-    """Leaves the party: what is wrong, in its own words, and the versions of what it has installed."""
+    """Leaves the party: what does not fit, and the versions of the installed packages."""
 
     version: int
     problems: list[str]
@@ -116,7 +111,7 @@ class Greeting(Message, frozen=True, kw_only=True):
 
 
 class Describe(Message, frozen=True, kw_only=True):
-    """Hub to party: what have you got? `validation_fraction` of the rows are to be set aside, drawn from `seed`."""
+    """Hub to party: describe your table, and set `validation_fraction` of its rows aside, drawn from `seed`."""
 
     version: int
     validation_fraction: float
@@ -132,7 +127,17 @@ class Description(Message, frozen=True, kw_only=True):
     n_features: Features
     columns: list[Column] | None  # names, kinds and the levels of categories, where the table has names
     is_sparse: bool
-    secret: bytes | None = None  # a digest of the secret that it has in common with the other parties, if it has one
+    secret: bytes | None = None  # a digest of the secret that it shares with the other parties, if it has one
+
+
+class Settle(Message, frozen=True, kw_only=True):
+    """Hub to party: all parties agreed on these columns. Bring your columns and levels into this order."""
+
+    columns: list[Column]
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """Leaves the party: an acknowledgement, nothing else."""
 
 
 # --- keys between parties, which the hub only passes on --------------------------------------------------------------
@@ -146,58 +151,46 @@ class SignedKey(msgspec.Struct, frozen=True, kw_only=True):
     certificate: bytes | None = None
 
 
-class Introduce(Message, frozen=True, kw_only=True):
-    """Hub to party: draw a new key pair. What is its public half?"""
+class DrawKey(Message, frozen=True, kw_only=True):
+    """Hub to party: draw a new key pair and send its public half."""
 
 
-class Introduced(Message, frozen=True, kw_only=True):
+class PublicKey(Message, frozen=True, kw_only=True):
     """Leaves the party: the public half."""
 
     public: SignedKey
 
 
-class Meet(Message, frozen=True, kw_only=True):
-    """Hub to party: the public keys of all, and what the first party sealed for you. The first is told only keys."""
+class TakeKeys(Message, frozen=True, kw_only=True):
+    """Hub to party: the public keys of all, and what the first party sealed for you. The first gets only the keys."""
 
     keys: dict[str, SignedKey]
     first: str
     sealed: bytes | None
 
 
-class Met(Message, frozen=True, kw_only=True):
+class SealedSecret(Message, frozen=True, kw_only=True):
     """Leaves the party: from the first one, the common secret, encrypted for each other party; else nothing."""
 
     sealed: dict[str, bytes]
 
 
-class Settle(Message, frozen=True, kw_only=True):
-    """Hub to party: this is what all parties agreed on. Bring your columns and levels into this order."""
-
-    columns: list[Column]
-
-
-class Settled(Message, frozen=True, kw_only=True):
-    """Leaves the party: nothing but that it is done."""
-
-
 # --- stage 1: preprocessing ------------------------------------------------------------------------------------------
 
 
-class Measure(Message, frozen=True, kw_only=True):
-    """Hub to party: what are the sums of your features?"""
+class SumFeatures(Message, frozen=True, kw_only=True):
+    """Hub to party: sum up your features."""
 
     mask: Masking | None = None
 
 
-class FeatureMoments(Message, frozen=True, kw_only=True):
-    """Leaves the party: per feature the number of values, their sum and the sum of their squares, masked or not.
+class FeatureSums(Message, frozen=True, kw_only=True):
+    """Leaves the party: for all features the number of values, then their sums, then the sums of their squares.
 
     A category has one 0/1 feature per level, so that its sums are how often each level occurs.
     """
 
-    counts: Array
-    sums: Array
-    squares: Array
+    sums: WideSums
 
 
 class Hash(Message, frozen=True, kw_only=True):
@@ -215,8 +208,12 @@ class Hash(Message, frozen=True, kw_only=True):
 
 
 class Hashes(Message, frozen=True, kw_only=True):
-    """Leaves the party: L hash values per row, minus `lowest` per hash function."""
+    """Leaves the party: L hash values per row, minus `lowest` per hash function.
 
+    In a rematch the leaves that a row fell into stand in for hash values, and `lowest` is zero.
+    """
+
+    round: Round
     lowest: Array
     values: Array
 
@@ -224,7 +221,7 @@ class Hashes(Message, frozen=True, kw_only=True):
 class Match(Message, frozen=True, kw_only=True):
     """Hub to party: the global tables. Find `n_neighbors` similar rows of every other party."""
 
-    round: Round | None  # None: for all trainings to come; else for the rest of this one
+    round: Round  # 0: stage 1, for all trainings; else a rematch, for the rest of this one
     seed: Seed
     n_neighbors: Neighbors
     max_candidates: int | None  # rows of each other party to compare a row with; None: all
@@ -234,19 +231,19 @@ class Match(Message, frozen=True, kw_only=True):
 
 
 class Matched(Message, frozen=True, kw_only=True):
-    """Leaves the party: how alike its rows and their most similar rows are, on average, per other party."""
+    """Leaves the party: how similar its rows and their most similar rows are, on average, per other party."""
 
     equal_hashes: dict[str, float]
-    most_uses: Count  # how many of its rows at most resemble one and the same row
+    most_uses: Count  # the largest number of its rows that resemble the same row
 
 
 class HiddenRows(Message, frozen=True, kw_only=True):
     """Leaves the party, with blind matching: its rows in a private random order, hash values (or leaves) as names.
 
-    Names are made with the parties' secret. They say which values are equal, and nothing else.
+    Names are made with the parties' secret. They show which values are equal, and nothing else.
     """
 
-    round: Round | None
+    round: Round
     names: list[Array]  # per hash function: the names that occur, in the order of their numbers
     codes: Array  # per row and hash function: which of these
     ties: Array  # a name per row: decides among rows that are equally similar
@@ -255,48 +252,50 @@ class HiddenRows(Message, frozen=True, kw_only=True):
 class TakeSimilar(Message, frozen=True, kw_only=True):
     """Hub to party, with blind matching: the rows of each other party that resemble yours, in your order and theirs."""
 
-    round: Round | None
+    round: Round
     parties: list[str]  # all of them, in the common order
     n_rows: dict[str, Count]  # of each other party
     similar: dict[str, Array]  # none where each tree has ids of its own (`ids="fresh"`)
 
 
-class SimilarTaken(Message, frozen=True, kw_only=True):
-    """Leaves the party: only that it has them."""
+class Recall(Message, frozen=True, kw_only=True):
+    """Hub to party: use the similar rows again that you kept of this round (0: those of stage 1)."""
 
-    round: Round | None
+    round: Round
+
+
+class Recalled(Message, frozen=True, kw_only=True):
+    """Leaves the party: whether it still had them."""
+
+    found: bool
 
 
 # --- stage 2: training -----------------------------------------------------------------------------------------------
 
 
 class DescribeLabels(Message, frozen=True, kw_only=True):
-    """Hub to party: which classes have you got, or what is the sum of your labels?"""
+    """Hub to party: which classes do your labels have?"""
 
     objective: Objective
-    only_classes: bool = False  # the sums are going to be masked: `SumLabels`
 
 
-class LabelSummary(Message, frozen=True, kw_only=True):
-    """Leaves the party: its classes with the weight of each, or one weighted sum of all labels."""
+class Classes(Message, frozen=True, kw_only=True):
+    """Leaves the party: its classes; None for numbers."""
 
     classes: list[ClassLabel] | None
-    sums: list[float]
-    weight: float
 
 
 class SumLabels(Message, frozen=True, kw_only=True):
-    """Hub to party: the weight of each of these classes (or the sum of your labels), and the weight of all rows?"""
+    """Hub to party: sum up the weight of each of these classes (or your labels), and the weight of all rows."""
 
-    objective: Objective
     classes: list[ClassLabel] | None
-    mask: Masking | None
+    mask: Masking | None = None
 
 
 class LabelSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: these sums as masked wide numbers."""
+    """Leaves the party: these sums."""
 
-    sums: Array
+    sums: WideSums
 
 
 class Start(Message, frozen=True, kw_only=True):
@@ -306,21 +305,21 @@ class Start(Message, frozen=True, kw_only=True):
     seed: Seed
     classes: list[ClassLabel] | None
     base_margin: Annotated[list[float], Meta(min_length=1, max_length=MOST_CLASSES)]
-    remember: NHashes  # of how many last trees the leaves are to be kept, for a rematch
-    earlier: list[AdoptedTree] = []  # the trees of an earlier model that this training goes on from
-    n_parties: Parties = 1  # whose sums are going to be added up
-    n_rounds: Count = 1  # how often: with differential privacy more sums need more noise
+    remember: NHashes  # for a rematch: keep the leaves of this many last trees
+    warm_start: list[AdoptedTree] = []  # the trees of an earlier model that this training continues from
+    n_parties: Parties = 1  # whose sums are added up
+    n_rounds: Count = 1  # with differential privacy, more rounds need more noise
     shares_rows: bool = True  # whether sums onto rows are among them
     mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
     deviation: Array | None = None
 
 
 class Started(Message, frozen=True, kw_only=True):
-    """Leaves the party: bounds of what is to be summed, for the number of digits. Powers of two."""
+    """Leaves the party: bounds of its sums, from which their resolution follows. Powers of two."""
 
     gradient: float  # no row's gradient can become larger
     hessian: float
-    total_gradient: float  # nor the sum over all rows
+    total_gradient: float  # nor can the sum over all rows
     total_hessian: float
 
 
@@ -330,36 +329,13 @@ class HashByTrees(Message, frozen=True, kw_only=True):
     round: Round
     previous: list[AdoptedTree]
     n_hashes: NHashes
-    blind: bool = False  # reply with `HiddenRows`
-
-
-class LeavesOfRows(Message, frozen=True, kw_only=True):
-    """Leaves the party: per row the numbers of leaves, no more than there were hash values, in their place."""
-
-    round: Round
-    leaves: Array
+    blind: bool = False  # reply with `HiddenRows`, not with `Hashes`
 
 
 class Replay(Message, frozen=True, kw_only=True):
-    """Hub to party: adopt these trees, round by round. So a training goes on after an interruption."""
+    """Hub to party: adopt these trees, round by round. So a training continues after an interruption."""
 
     rounds: list[list[AdoptedTree]]
-
-
-class Replayed(Message, frozen=True, kw_only=True):
-    """Leaves the party: nothing but that it is done."""
-
-
-class Recall(Message, frozen=True, kw_only=True):
-    """Hub to party: take the similar rows again that you kept for this round (None: those of stage 1)."""
-
-    round: Round | None
-
-
-class Recalled(Message, frozen=True, kw_only=True):
-    """Leaves the party: whether it still had them."""
-
-    found: bool
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
@@ -380,7 +356,7 @@ class RowSums(Message, frozen=True, kw_only=True):
     round: Round
     gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
     hessians: dict[str, Array]
-    scores: Scores
+    scores: WideSums | None  # the metrics of the trees before; none under differential privacy
 
 
 class Grow(Message, frozen=True, kw_only=True):
@@ -393,8 +369,8 @@ class Grow(Message, frozen=True, kw_only=True):
     exponents: tuple[Exponent, Exponent]
     hessian_bits: RowBits
     order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
-    mask: Masking | None = None  # the sums carry the builder's masks still
-    with_scores: bool = True  # no: they came with the builder's own `RowSums`
+    mask: Masking | None = None  # the sums still carry the builder's masks
+    with_scores: bool = True  # False: they came with the builder's own `RowSums`
 
 
 class Grown(Message, frozen=True, kw_only=True):
@@ -403,11 +379,11 @@ class Grown(Message, frozen=True, kw_only=True):
     round: Round
     trees: list[TreeStructure]
     values: list[Array] | None
-    scores: Scores
+    scores: WideSums | None
 
 
 class SumPerLeaf(Message, frozen=True, kw_only=True):
-    """Hub to party: how do your gradients add up in these leaves?"""
+    """Hub to party: sum up your gradients in each of these leaves."""
 
     round: Round
     trees: list[TreeStructure]
@@ -434,7 +410,7 @@ class Finish(Message, frozen=True, kw_only=True):
 class Finished(Message, frozen=True, kw_only=True):
     """Leaves the party: the metrics after the last tree."""
 
-    scores: Scores
+    scores: WideSums | None
 
 
 class TakeModel(Message, frozen=True, kw_only=True):
@@ -445,17 +421,13 @@ class TakeModel(Message, frozen=True, kw_only=True):
     record: bytes  # what the hub knows of the run, as JSON
 
 
-class Taken(Message, frozen=True, kw_only=True):
-    """Leaves the party: nothing but that it has it."""
-
-
 Request = (
     Greet
     | Describe
     | Settle
-    | Introduce
-    | Meet
-    | Measure
+    | DrawKey
+    | TakeKeys
+    | SumFeatures
     | Hash
     | Match
     | TakeSimilar
@@ -474,23 +446,19 @@ Request = (
 Reply = (
     Greeting
     | Description
-    | Settled
-    | Introduced
-    | Met
-    | FeatureMoments
+    | Done
+    | PublicKey
+    | SealedSecret
+    | FeatureSums
     | Hashes
     | HiddenRows
     | Matched
-    | SimilarTaken
     | Recalled
-    | LabelSummary
+    | Classes
     | LabelSums
     | Started
-    | Replayed
-    | LeavesOfRows
     | RowSums
     | Grown
     | LeafSums
     | Finished
-    | Taken
 )

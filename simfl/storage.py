@@ -1,12 +1,25 @@
-"""The one way to write a file: all of it or nothing, and on the disk when the call returns."""
+"""How files are written: all of it or nothing, and on the disk when the call returns.
+
+A journal is a file that only grows. Every entry carries its length and a checksum, so that after a kill or a power cut
+the file is read up to its last whole entry. What follows is cut off, and a copy of the file is kept.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import struct
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any, Generic, TypeVar
+
+import msgspec
 
 from simfl.errors import FileError
+
+logger = logging.getLogger("simfl")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -32,3 +45,114 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# --- journals --------------------------------------------------------------------------------------------------------
+
+_FIRST = b"simfl journal 3\n"
+_HEAD = struct.Struct("<II")  # length and checksum of the entry that follows
+
+E = TypeVar("E")
+K = TypeVar("K")
+
+
+class Journal(Generic[E]):
+    """Entries of a type, in a file that only grows; without a file, in memory alone."""
+
+    def __init__(self, kind: Any, path: Path | None = None) -> None:
+        self.path = path
+        self.entries: list[E] = []
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[E] = msgspec.msgpack.Decoder(kind)
+        self._file: IO[bytes] | None = None
+        if path is not None:
+            self.entries, end = self._read(path)
+            self._file = self._open(path, end)
+
+    def append(self, entry: E, *, sync: bool = True) -> None:
+        """Add an entry; with `sync` it is on the disk when this returns."""
+        self.entries.append(entry)
+        if self._file is not None:
+            data = self._encoder.encode(entry)
+            self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
+            if sync:
+                self._to_disk()
+
+    def of(self, kind: type[K]) -> Iterator[K]:
+        """The entries of this kind."""
+        return (entry for entry in self.entries if isinstance(entry, kind))
+
+    def close(self) -> None:
+        """No more entries follow."""
+        self._to_disk()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _to_disk(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def _open(self, path: Path, end: int) -> IO[bytes]:
+        """The file, ready to be written from `end` on."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("r+b" if path.exists() else "w+b")
+            file.truncate(end)
+            file.seek(end)
+            if not end:
+                file.write(_FIRST)
+            file.flush()
+            os.fsync(file.fileno())
+            sync_folder(path.parent)
+        except OSError as error:
+            raise FileError(f"The journal {path} cannot be written: {error.strerror}.") from None
+        return file
+
+    def _read(self, path: Path) -> tuple[list[E], int]:
+        """The whole entries of a file, and where they end."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return [], 0
+        except OSError as error:
+            raise FileError(f"The journal {path} cannot be read: {error.strerror}.") from None
+        if not data.startswith(_FIRST):
+            if _FIRST.startswith(data):  # torn in its very first line
+                return [], 0
+            raise FileError(f"{path} is not a journal of this version of SimFL. It is left as it is.")
+        entries, at = [], len(_FIRST)
+        while (body := _body(data, at)) is not None:
+            try:
+                entries.append(self._decoder.decode(body))
+            except msgspec.MsgspecError as error:
+                raise FileError(f"{path} has an entry of another version of SimFL: {error}.") from None
+            at += _HEAD.size + len(body)
+        if at < len(data):
+            _keep_damaged(path, data, at, len(entries))
+        return entries, at
+
+
+def _body(data: bytes, at: int) -> bytes | None:
+    """The entry at this place; None if there is no whole and undamaged one."""
+    if at + _HEAD.size > len(data):
+        return None
+    length, checksum = _HEAD.unpack_from(data, at)
+    body = data[at + _HEAD.size : at + _HEAD.size + length]
+    return body if len(body) == length and zlib.crc32(body) == checksum else None
+
+
+def _keep_damaged(path: Path, data: bytes, end: int, n_entries: int) -> None:
+    """Say what is about to be cut off, and keep a copy of the whole file."""
+    number = 1
+    while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    write_atomically(copy, data)
+    logger.warning(
+        "The journal %s is whole up to entry %d; the last %d bytes are torn or damaged and are cut off. A copy is %s.",
+        path,
+        n_entries,
+        len(data) - end,
+        copy,
+    )

@@ -13,8 +13,8 @@ import numpy as np
 
 from simfl.arrays import AnyArray
 from simfl.errors import ProtocolError
-from simfl.messages import Array, DType, Message, Reply, Request, TreeStructure
-from simfl.privacy.sums import from_three_bytes, to_three_bytes
+from simfl.messages import AdoptedTree, Array, DType, Message, Reply, Request, TreeStructure
+from simfl.privacy.exact import WIDE_WORDS, from_three_bytes, from_words, to_three_bytes
 from simfl.training.trees import LEAF, Tree, children
 
 _encoder = msgspec.msgpack.Encoder()
@@ -36,11 +36,11 @@ def decode(data: bytes) -> Request | Reply:
 
 
 def expect(kind: type[R], message: Message, sender: str) -> R:
-    """The message, if it is of the kind that belongs here and has no number in it that is none."""
+    """The message, if it is of the expected kind and all its numbers are finite."""
     if not isinstance(message, kind):
         raise ProtocolError(f"{sender!r} sent {type(message).__name__} where {kind.__name__} belongs.")
     if not all(_is_finite(getattr(message, name)) for name in _with_numbers(type(message))):
-        raise ProtocolError(f"{sender!r} sent {kind.__name__} with a number that is infinite or none at all.")
+        raise ProtocolError(f"{sender!r} sent {kind.__name__} with a number that is NaN or infinite.")
     return message
 
 
@@ -106,8 +106,13 @@ def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
     except (ValueError, OverflowError):  # no bytes at all, and a shape of zero times far too many
         raise ProtocolError(f"An array of the impossible shape {array.shape} arrived.") from None
     if dtype[0] == "f" and not np.isfinite(values).all():
-        raise ProtocolError(f"An array of shape {array.shape} arrived with numbers that are infinite or none at all.")
+        raise ProtocolError(f"An array of shape {array.shape} arrived with numbers that are NaN or infinite.")
     return values
+
+
+def unpack_wide(array: Array, n: int) -> list[int]:
+    """The n wide numbers behind a message's sums."""
+    return from_words(unpack(array, "u8", (n, WIDE_WORDS)))
 
 
 def tree_to_message(tree: Tree) -> TreeStructure:
@@ -121,6 +126,19 @@ def tree_to_message(tree: Tree) -> TreeStructure:
         default_left=np.packbits(tree.default_left[inner]).tobytes(),
         **_levels_to_message(tree),
     )
+
+
+def adopted(tree: Tree) -> AdoptedTree:
+    """A finished tree with structure and values."""
+    return AdoptedTree(values=pack(tree.value[tree.leaves]), structure=tree_to_message(tree))
+
+
+def tree_of(finished: AdoptedTree, n_features: int) -> Tree:
+    """The tree behind a finished tree that carries its structure."""
+    if finished.structure is None:
+        raise ProtocolError("Leaf values arrived without the tree that they belong to.")
+    tree = tree_from_message(finished.structure, n_features)
+    return tree.with_leaf_values(unpack(finished.values, "f4", (tree.n_leaves,)))
 
 
 def _smallest(numbers: AnyArray) -> AnyArray:
@@ -138,7 +156,7 @@ def _levels_to_message(tree: Tree) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)  # in one process all parties get the same trees
 def tree_from_message(message: TreeStructure, n_features: int) -> Tree:
-    """The tree behind a message, if it is a tree: every node but the first has one parent that stands before it."""
+    """The tree behind a message, if it is a tree: every node but the first has one parent, which comes before it."""
     n, n_splits = message.n_nodes, message.n_nodes // 2
     inner = _bits(message.inner, n)
     kind = message.feature.dtype

@@ -16,7 +16,7 @@ from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.scaling import Scale
 from simfl.preprocessing.similarity import most_similar
-from simfl.privacy.sums import ROW_BITS, from_ints, resolution, to_row_ints
+from simfl.privacy.exact import ROW_BITS, from_ints, resolution, to_row_ints
 from simfl.training.gradients import draw_similar, most_uses, sum_onto_similar
 from simfl.training.losses import LOSSES
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from simfl.arrays import AnyArray, Floats, Table
+from simfl.arrays import AnyArray, Doubles, Floats, Table
 from simfl.data.schema import Schema, as_arrow
 from simfl.errors import DataError
 
@@ -71,6 +71,19 @@ def _settled(labels: AnyArray) -> AnyArray:
     kinds = {"integer": np.int64, "boolean": np.bool_, "floating": np.float64, "mixed-integer-float": np.float64}
     kind = kinds.get(pd.api.types.infer_dtype(labels.ravel(), skipna=False))
     return labels.astype(kind) if kind else labels
+
+
+def as_numbers(labels: AnyArray, who: str) -> Doubles:
+    """Labels as the numbers that a regression learns."""
+    try:
+        numbers = np.asarray(labels, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"{who} has labels that are not numbers. Use objective='binary:logistic' or 'multi:softprob' for classes."
+        ) from None
+    if not (np.abs(numbers) < 1e18).all():  # their squares would leave float32
+        raise DataError(f"{who} has labels beyond 1e18. Drop these rows, or measure in a larger unit.")
+    return numbers
 
 
 def as_weights(weight: Any, n_rows: int, who: str) -> Floats | None:

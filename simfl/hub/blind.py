@@ -1,10 +1,10 @@
 """Blind matching at the hub: similar rows from names that mean nothing to it.
 
 Every party sends its rows in a private order, each hash value under a name that only shows which values are equal. The
-hub counts equal names, as a party does with the tables of the shared mode, and finds the same similar rows. A party is
-told only which rows of the others resemble its own, under ids that are places in the others' private orders. With
-fresh ids it is not told even that: for every tree the hub draws one similar row per row and puts the builder's
-rows into a new order, which the builder can undo with a seed that only it is given.
+hub counts equal names, as a party does with the tables of the shared mode, and finds the same similar rows. A party
+learns only which rows of the others resemble its own, under ids that are places in the others' private orders. With
+fresh ids it does not learn even that: for every tree the hub draws one similar row per row and puts the builder's
+rows into a new order, which the builder can undo with a seed that only it gets.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import Ints
+from simfl.arrays import Codes, Ints
 from simfl.errors import ProtocolError
-from simfl.params import PrepareParams, cores
-from simfl.preprocessing.similarity import Hashed, Progress
+from simfl.hub.asking import sent_by
+from simfl.params import cores
+from simfl.preprocessing.similarity import Hashed
 from simfl.preprocessing.tables import smallest_type
-from simfl.privacy.tokens import Names, asking, draw_key, fresh_order, number_names
+from simfl.privacy.tokens import Names, draw_key, fresh_order, number_names, query_names
 from simfl.training.gradients import draw_by_name, most_uses
-from simfl.transport.base import Transport
+
+if TYPE_CHECKING:
+    from simfl.hub.matching import Matching
 
 FEW_ROWS = 200_000
 
@@ -41,8 +45,9 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     n_rows: dict[str, int]
 
 
-class Found(NamedTuple):
-    """The similar rows of one party among those of each other, and how alike they are (as `Matched` says it)."""
+@dataclass
+class Found:
+    """The similar rows of one party among those of each other, and how similar they are (as in `Matched`)."""
 
     party: str
     similar: dict[str, msg.Array]
@@ -50,66 +55,71 @@ class Found(NamedTuple):
     most_uses: int
 
 
-def find(
-    hidden: dict[str, msg.HiddenRows],
-    n_rows: Mapping[str, int],
-    params: PrepareParams,
-    seed: int,
-    number: int | None,
-    progress: Progress | None = None,
-) -> Iterator[Found]:
-    """The similar rows, party by party: who has its own need not be remembered. Uses up `hidden`, to save memory."""
+def find(hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> Iterator[Found]:
+    """The similar rows, party by party: whoever has its own need not wait. Uses up `hidden`, to save memory."""
     parties = list(hidden)
-    names, coded = {}, []
-    for party in parties:
-        reply = hidden.pop(party)
-        try:
-            names[party] = _names(reply, n_rows[party])
-            coded.append(_codes(reply, n_rows[party]))
-        except ProtocolError as error:
-            raise ProtocolError(f"Party {party!r} sent what cannot be: {error}") from None
-    hashed = Hashed(number_names(coded))
-    del coded, reply
-    bound = max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None
-    # Few rows are made ready once; of many, a side takes much memory and little of the time, so it is made when needed.
-    kept = len(parties) if sum(n_rows[party] for party in parties) <= FEW_ROWS else 0
-
-    @lru_cache(maxsize=2)
-    def asker(i: int) -> Any:
-        return hashed.asking(i, asking(names[parties[i]]))
-
-    @lru_cache(maxsize=kept)
-    def candidates(j: int) -> Any:
-        return hashed.found(j, names[parties[j]], bound)
-
-    def search(pair: tuple[int, int]) -> tuple[Any, Any]:
-        i, j = pair
-        key = draw_key(seed, number, i, j)
-        return hashed.compare(
-            asker(i), candidates(j), params.n_neighbors or 1, draw_key=key, n_jobs=1, progress=progress
-        )
-
-    def finish(party: str, asked: Mapping[str, Future[tuple[Any, Any]]]) -> Found:
-        similar: dict[str, msg.Array] = {}
-        equal: dict[str, float] = {}
-        uses = 0
-        for other, future in asked.items():
-            rows, counts = future.result()
-            similar[other] = wire.pack(rows.astype(smallest_type(n_rows[other])))
-            equal[other] = float(counts[:, 0].mean())
-            uses = max(uses, most_uses(rows, n_rows[other]))
-        return Found(party, similar, equal, uses)
-
+    search = _Search.of(hidden, matching, number)
+    params = matching.params
     pool = ThreadPoolExecutor(params.n_jobs if params.n_jobs and params.n_jobs > 0 else cores())
-    asked: deque[tuple[str, dict[str, Future[tuple[Any, Any]]]]] = deque()
+    running: deque[tuple[int, dict[int, Future[Any]]]] = deque()
     try:
-        for i, party in enumerate(parties):  # while one party's rows are handed out, the next one's are sought
-            asked.append((party, {o: pool.submit(search, (i, j)) for j, o in enumerate(parties) if j != i}))
-            if len(asked) > 1:
-                yield finish(*asked.popleft())
-        yield finish(*asked.popleft())
+        for i in range(len(parties)):  # while one party's rows are handed out, the next one's are searched
+            others = [j for j in range(len(parties)) if j != i]
+            running.append((i, {j: pool.submit(search.compare, i, j) for j in others}))
+            if len(running) > 1:
+                yield search.collect(*running.popleft())
+        yield search.collect(*running.popleft())
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt waits for the searches under way only
+
+
+class _Search:
+    """One search among all parties."""
+
+    def __init__(self, parties: list[str], names: list[Names], codes: list[Codes], matching: Matching, number: int):
+        self.parties, self.names, self.matching, self.number = parties, names, matching, number
+        self.index = Hashed(codes)
+        self.k = matching.params.n_neighbors or 1
+        self.bound = max(matching.params.max_candidates, self.k) if matching.params.max_candidates else None
+        # Few rows are indexed once. Of many, an index takes much memory and little of the time: it is made when needed.
+        kept = len(parties) if sum(map(len, names)) <= FEW_ROWS else 0
+        self.queries = lru_cache(maxsize=2)(self._queries)
+        self.candidates = lru_cache(maxsize=kept)(self._candidates)
+
+    @classmethod
+    def of(cls, hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> _Search:
+        """From the replies, which are used up."""
+        parties, names, coded = list(hidden), [], []
+        for party in parties:
+            reply = hidden.pop(party)
+            with sent_by(party):
+                names.append(_names(reply, matching.n_rows[party]))
+                coded.append(_codes(reply, matching.n_rows[party]))
+        return cls(parties, names, number_names(coded), matching, number)
+
+    def _queries(self, i: int) -> Any:
+        return self.index.asking(i, query_names(self.names[i]))
+
+    def _candidates(self, j: int) -> Any:
+        return self.index.found(j, self.names[j], self.bound)
+
+    def compare(self, i: int, j: int) -> Any:
+        """The rows of party j that the rows of party i resemble, and their counts of equal values."""
+        key = draw_key(self.matching.seed, self.number, i, j)
+        progress = self.matching.progress
+        both = self.queries(i), self.candidates(j)
+        return self.index.compare(*both, self.k, draw_key=key, n_jobs=1, progress=progress)
+
+    def collect(self, i: int, running: Mapping[int, Future[Any]]) -> Found:
+        """What was found for party i."""
+        found = Found(self.parties[i], {}, {}, 0)
+        for j, future in running.items():
+            rows, counts = future.result()
+            other, n_rows = self.parties[j], len(self.names[j])
+            found.similar[other] = wire.pack(rows.astype(smallest_type(n_rows)))
+            found.equal_hashes[other] = float(counts[:, 0].mean())
+            found.most_uses = max(found.most_uses, most_uses(rows, n_rows))
+        return found
 
 
 def _names(reply: msg.HiddenRows, n_rows: int) -> Names:
@@ -124,24 +134,6 @@ def _codes(reply: msg.HiddenRows, n_rows: int) -> tuple[list[Names], Any]:
     if (codes >= sizes).any():
         raise ProtocolError("Hidden rows arrived whose codes go beyond their names.")
     return names, codes
-
-
-def hand_out(
-    transport: Transport,
-    party: str,
-    similar: dict[str, msg.Array],
-    n_rows: Mapping[str, int],
-    parties: list[str],
-    number: int | None,
-) -> None:
-    """Tell a party the rows that its own resemble; with fresh ids none: only that they were found."""
-    question = msg.TakeSimilar(
-        round=number,
-        parties=parties,
-        n_rows={other: n for other, n in n_rows.items() if other != party and other in parties},
-        similar=similar,
-    )
-    wire.expect(msg.SimilarTaken, transport.ask(party, question), party)
 
 
 def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Array], bytes]:

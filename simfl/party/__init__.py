@@ -1,5 +1,10 @@
-"""A party: the only home of its rows and labels."""
+"""A party: the only home of its rows and labels.
 
-from simfl.party.party import Party, Rows
+`party` is the data, `session` its part in one run: the door that messages pass. Behind it are `similar` (stage 1) and
+`training` (stage 2); every sum leaves through `sealing`.
+"""
 
-__all__ = ["Party", "Rows"]
+from simfl.party.party import Party, Rows, Split
+from simfl.party.session import Session
+
+__all__ = ["Party", "Rows", "Session", "Split"]

@@ -1,8 +1,8 @@
 """The paper's condition on the number of hashes (Theorem 1).
 
-L hash values are L conditions on the d unknown values of a row. While L < d, infinitely many rows fit them. Who
-knows k values of a row already has only d - k unknowns, so L must then be below d - k. The condition is necessary,
-not sufficient: rows that fit may all lie close to the true one.
+L hash values are L conditions on the d unknown values of a row. While L < d, infinitely many rows fit them. For an
+attacker who knows k values of a row already, only d - k are unknown, so L must then be below d - k. The condition is
+necessary, not sufficient: the rows that fit may all lie close to the true one.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ MOST_HASHES = 40  # the paper's own choice is min(40, d - 1)
 
 
 def default_hashes(n_features: int, known_features: int = 0) -> int:
-    """The paper's number of hashes for so many features.
+    """The paper's number of hashes for this number of features.
 
     >>> default_hashes(123), default_hashes(8), default_hashes(8, known_features=2)
     (40, 7, 5)
@@ -22,7 +22,7 @@ def default_hashes(n_features: int, known_features: int = 0) -> int:
 
 
 def check_hashes(n_hashes: int, n_features: int, known_features: int = 0, *, allow_unsafe: bool = False) -> None:
-    """Refuse so many hashes that a row could be solved for, unless the caller insists."""
+    """Refuse a number of hashes from which a row could be solved for, unless the caller insists."""
     most = n_features - known_features - 1
     if n_hashes <= most or allow_unsafe:
         return
@@ -35,18 +35,16 @@ def check_hashes(n_hashes: int, n_features: int, known_features: int = 0, *, all
 
 
 def about_two_parties(parties: Sequence[str], min_group: int) -> str | None:
-    """What two parties should know about their sums; None for more of them.
+    """What two parties should know about their sums; None for more parties.
 
     >>> about_two_parties(["north", "south", "west"], min_group=1)
     """
     if len(parties) != 2:
         return None
     a, b = parties
-    facts = "a sum of one row tells its label" if min_group < 2 else f"each sum holds {min_group} rows or more"
-    advice = (
-        " Set min_group=5, or take a third party in." if min_group < 2 else " A third party would hide whose they are."
-    )
+    facts = "a sum of one row gives its label away" if min_group < 2 else f"each sum holds {min_group} rows or more"
+    advice = " Set min_group=5, or add a third party." if min_group < 2 else " A third party would hide whose they are."
     return (
-        f"With two parties, {a!r} and {b!r}, the total of the others is the sum of the one other: {a!r} sees the exact "
-        f"sums of {b!r} and the other way round ({facts}).{advice}"
+        f"With two parties, {a!r} and {b!r}, the total of the others is the sum of one party: {a!r} sees the exact "
+        f"sums of {b!r}, and the reverse ({facts}).{advice}"
     )

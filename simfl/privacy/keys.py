@@ -1,8 +1,8 @@
 """Keys between parties: a pair of parties agrees on a key that the hub, which carries the messages, cannot know.
 
-Every party draws an X25519 key pair for a training; the hub passes on the public halves. A hub that put a key of its
-own in between would be found out where parties have an identity: they sign their public keys with the key of
-their certificate, and check each other's certificates against the root of the project.
+Every party draws an X25519 key pair for a training; the hub passes on the public halves. Where parties have an
+identity, they sign their public keys with the key of their certificate and check each other's certificates against the
+root of the project: a hub that passes on a key of its own is noticed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NONCE_BYTES = 12
 
 @dataclass
 class Keys:
-    """One party's key pair, and the key that it has in common with each other party it has met."""
+    """One party's key pair, and the key that it shares with each party it exchanged keys with."""
 
     own: str
     private: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate, repr=False)
@@ -41,7 +41,7 @@ class Keys:
         """The half of the key pair that everybody may see."""
         return self.private.public_key().public_bytes_raw()
 
-    def meet(self, others: Mapping[str, bytes]) -> None:
+    def exchange(self, others: Mapping[str, bytes]) -> None:
         """Agree with each of the others on a key, from their public keys."""
         self.pairs = {other: self._agree(other, public) for other, public in others.items() if other != self.own}
 
@@ -49,7 +49,7 @@ class Keys:
         try:
             common = self.private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
-            raise PrivacyError(f"The public key of party {other!r} is not one: keys cannot be agreed on.") from None
+            raise PrivacyError(f"The public key of party {other!r} is not valid: no key can be agreed on.") from None
         both = sorted([(self.own, self.public), (other, public)])
         return HKDF(hashes.SHA256(), 32, salt=None, info=repr(("simfl pair", both)).encode()).derive(common)
 

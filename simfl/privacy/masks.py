@@ -11,16 +11,17 @@ Masks are never used twice: every use has a step number that grows, and who take
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from simfl.arrays import AnyArray
 from simfl.errors import PrivacyError
+from simfl.messages import Masking
+from simfl.privacy.exact import WIDE_BITS, WIDE_WORDS, from_words
 from simfl.privacy.keys import Keys
 from simfl.privacy.tokens import derive, keystream
-from simfl.privacy.wide import WIDE_BITS, WIDE_WORDS, from_words
 
 
 class Masks:
@@ -31,45 +32,38 @@ class Masks:
         self.keys = {other: derive(pair, "mask") for other, pair in keys.pairs.items()}
         self.last: dict[str, int] = {}
 
-    def draw(self, parties: Sequence[str], step: int, purpose: str, n_bytes: int) -> AnyArray:
-        """One's own mask, as so many bytes in words of 32 bits; over all these parties masks add up to nothing."""
-        return self._sum(parties, step, purpose, n_bytes, np.uint32)
+    def draw(self, mask: Masking, purpose: str, n: int, dtype: Any = np.uint32) -> AnyArray:
+        """The mask of this party, n words; over all parties they add up to zero."""
+        self._check(mask, purpose)
+        total = np.zeros(n, dtype=dtype)
+        for sign, stream in self._streams(mask, purpose, total.nbytes):
+            (np.add if sign > 0 else np.subtract)(total, np.frombuffer(stream, dtype=dtype), out=total)
+        return total
 
-    def draw_long(self, parties: Sequence[str], step: int, purpose: str, n: int) -> AnyArray:
-        """The same for n words of 64 bits."""
-        return self._sum(parties, step, purpose, 8 * n, np.uint64)
-
-    def draw_wide(self, parties: Sequence[str], step: int, purpose: str, n: int) -> list[int]:
+    def draw_wide(self, mask: Masking, purpose: str, n: int) -> list[int]:
         """The same for n wide numbers."""
-        self._check(parties, step, purpose)
+        self._check(mask, purpose)
         total = [0] * n
-        for sign, stream in self._streams(parties, step, purpose, n * WIDE_BITS // 8):
+        for sign, stream in self._streams(mask, purpose, n * WIDE_BITS // 8):
             numbers = from_words(np.frombuffer(stream, dtype="<u8").reshape(n, WIDE_WORDS))
             total = [t + sign * v for t, v in zip(total, numbers, strict=True)]
         return total
 
-    def _sum(self, parties: Sequence[str], step: int, purpose: str, n_bytes: int, dtype: Any) -> AnyArray:
-        self._check(parties, step, purpose)
-        total = np.zeros(n_bytes // np.dtype(dtype).itemsize, dtype=dtype)
-        for sign, stream in self._streams(parties, step, purpose, n_bytes):
-            (np.add if sign > 0 else np.subtract)(total, np.frombuffer(stream, dtype=dtype), out=total)
-        return total
-
-    def _streams(self, parties: Sequence[str], step: int, purpose: str, n_bytes: int) -> Iterable[tuple[int, bytes]]:
-        nonce = hashlib.blake2b(repr((step, purpose, list(parties))).encode(), digest_size=12).digest()
-        for other in parties:
+    def _streams(self, mask: Masking, purpose: str, n_bytes: int) -> Iterable[tuple[int, bytes]]:
+        nonce = hashlib.blake2b(repr((mask.step, purpose, mask.parties)).encode(), digest_size=12).digest()
+        for other in mask.parties:
             if other != self.own:
                 yield (1 if self.own < other else -1), keystream(self.keys[other], n_bytes, nonce)
 
-    def _check(self, parties: Sequence[str], step: int, purpose: str) -> None:
-        unknown = [other for other in parties if other != self.own and other not in self.keys]
-        if self.own not in parties or len(set(parties)) < 2 or unknown:
+    def _check(self, mask: Masking, purpose: str) -> None:
+        unknown = [other for other in mask.parties if other != self.own and other not in self.keys]
+        if self.own not in mask.parties or len(set(mask.parties)) < 2 or unknown:
             raise PrivacyError(
-                f"Party {self.own!r} was asked for a sum over {list(parties)}: it must be one of them, not alone, and "
-                f"have met the others (not met: {unknown}). It sends nothing."
+                f"Party {self.own!r} was asked for a sum over {mask.parties}: it must be one of them, not alone, and "
+                f"have exchanged keys with the others (not with {unknown}). It sends nothing."
             )
-        if step <= self.last.get(purpose, -1):
+        if mask.step <= self.last.get(purpose, -1):
             raise PrivacyError(
-                f"Party {self.own!r} was asked for the same masks twice (step {step}). It sends nothing."
+                f"Party {self.own!r} was asked for the same masks twice (step {mask.step}). It sends nothing."
             )
-        self.last[purpose] = step
+        self.last[purpose] = mask.step

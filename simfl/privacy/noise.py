@@ -1,12 +1,12 @@
 """Differential privacy for the sums of gradients that a party sends during a training.
 
-Every party adds Gaussian noise to its own sums, enough that all of them together say little about any one of its rows,
-whatever the hub and the other parties do. Epsilon and delta hold for changing one row's label, or leaving its gradients
-out of all sums; which rows resemble which is taken as given.
+Every party adds Gaussian noise to its own sums, enough that all of them together reveal little about any one of its
+rows, whatever the hub and the other parties do. Epsilon and delta hold for changing one row's label, or leaving its
+gradients out of all sums; which rows resemble which is taken as given.
 
 They cover the sums onto rows of builders and the sums per leaf. Metrics and label sums are not sent at all then. They
-do not cover stage 1 (names of hash values, moments), nor the trees that a party builds itself, which see its own
-gradients as they are. A round that is redone after the loss of a party costs one release more.
+do not cover stage 1 (names of hash values, moments), nor the trees that a party builds itself, which use its own
+gradients as they are. A round that is repeated after the loss of a party costs one release more.
 
 A row has one gradient and one hessian in each release. They are bounded, so that noise of z times the bound makes a
 release a Gaussian mechanism; n of them with multipliers z_i are one with 1 / z**2 = sum of 1 / z_i**2. What that is
@@ -29,7 +29,7 @@ from simfl.params import TrainParams
 # |p - y| <= sqrt(2), 2 |p (1 - p)| <= 2 sqrt(4 / 27), because p (1 - p)**2 <= 4 / 27 and the p add up to one.
 BOUNDS = {"binary:logistic": (1.0, 0.25), "multi:softprob": (math.sqrt(2.0), 2.0 * math.sqrt(4.0 / 27.0))}
 ROW_SHARE = 0.2  # of the budget, for the sums onto rows: leaf sums hold more rows each and bear more noise
-REACH = 8.0  # noise beyond so many deviations is cut off with the digits
+REACH = 8.0  # noise beyond this many deviations is cut off with the digits
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Noise:
 
     row: tuple[float, float]
     leaf: tuple[float, float]
-    most_rows: int  # releases that were counted on: a party makes no more
+    most_rows: int  # releases that the noise was made for: a party makes no more
     most_leaves: int
 
 
@@ -61,7 +61,7 @@ def plan(params: TrainParams, n_rounds: int, n_parties: int, *, shares_rows: boo
 
 
 def _deviations(each: float, n_releases: int, share: float, objective: str) -> tuple[float, float]:
-    """The deviations under which so many releases use up this share of the budget; a release has two parts."""
+    """The deviations under which n releases use up this share of the budget; a release has two parts."""
     z = each * math.sqrt(2.0 * n_releases / share) if share else 0.0
     gradient, hessian = BOUNDS[objective]
     return z * gradient, z * hessian

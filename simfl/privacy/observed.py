@@ -1,7 +1,7 @@
-"""Which protections were really on: told by what was sent, not by what was asked for.
+"""Which protections were really on: inferred from the messages that were sent, not from what was asked for.
 
-Every question and answer shows a little (`shows`): a search with names or with hash values, sums with masks or without.
-A transport counts that at the hub, a party's journal keeps it at the party, and `protections` reads it.
+Every question and answer shows a little (`shows`): a search by names or by hash values, sums with masks or without. A
+transport counts that at the hub, a party's journal keeps it at the party, and `protections` reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from simfl import messages as msg
 
 NO_HASHES = "No hash values were sent."
-SUMS = (msg.RowSums, msg.LeafSums, msg.FeatureMoments, msg.LabelSums)
+SUMS = (msg.RowSums, msg.LeafSums, msg.FeatureSums, msg.LabelSums)
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,17 +28,15 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def shows(question: msg.Request, answer: msg.Reply) -> list[str]:
     """What one question and its answer show.
 
-    >>> shows(msg.Measure(), msg.Settled())
+    >>> shows(msg.Settle(columns=[]), msg.Done())
     []
     """
     found = []
     if isinstance(answer, SUMS):
         found.append("masked sums" if getattr(question, "mask", None) is not None else "plain sums")
-    elif isinstance(answer, msg.LabelSummary) and answer.sums:
-        found.append("plain sums")
     elif isinstance(answer, msg.HiddenRows):
         found.append("names")
-    elif isinstance(answer, msg.Hashes | msg.LeavesOfRows):
+    elif isinstance(answer, msg.Hashes):
         found.append("hash values")
     elif isinstance(answer, msg.Description):
         found.append(f"columns {answer.n_features}")
@@ -90,47 +88,47 @@ def _numbers(shown: Mapping[str, int], name: str) -> list[float]:
     return [float(key.removeprefix(f"{name} ")) for key in shown if key.startswith(f"{name} ")]
 
 
-def _told(name: str, on: bool, yes: str, no: str) -> Protection:
+def _protection(name: str, on: bool, yes: str, no: str) -> Protection:
     return Protection(name=name, on=on, meaning=yes if on else no)
 
 
 def _blind_matching(n: Counter[str]) -> Protection:
-    read = "Rows were compared under names that only the parties can read." if n["names"] else NO_HASHES
+    read = "Rows were compared under names that mean something to the parties only." if n["names"] else NO_HASHES
     sent = f"Hash values of all rows were sent {n['hash values']} times: rows can be estimated from them."
-    return _told("Blind matching", n["hash values"] == 0, read, sent)
+    return _protection("Blind matching", n["hash values"] == 0, read, sent)
 
 
 def _fresh_ids(n: Counter[str]) -> Protection:
-    return _told(
+    return _protection(
         "Fresh ids",
         n["fresh ids"] > 0 and n["lasting ids"] == 0,
-        "Which rows resemble the same foreign row was told for one tree at a time, under new ids.",
-        "Which rows resemble the same foreign row stays the same over all trees: it can be placed among one's own.",
+        "Which rows resemble the same foreign row is known for one tree at a time only, under new ids.",
+        "Which rows resemble the same foreign row stays the same over all trees: it can be placed among the party's own rows.",
     )
 
 
 def _masked_sums(n: Counter[str]) -> Protection:
     total = n["masked sums"] + n["plain sums"]
-    return _told(
+    return _protection(
         "Masked sums",
         total > 0 and n["plain sums"] == 0,
         f"All {total} replies with sums were masked: the hub could read totals only.",
-        f"{n['plain sums']} of {total} replies with sums were sent as they are: a sum over one row tells its label.",
+        f"{n['plain sums']} of {total} replies with sums were sent as they are: a sum over one row gives its label away.",
     )
 
 
 def _small_groups(n: Counter[str]) -> Protection:
     least = min(_numbers(n, "min_group"), default=1)
-    return _told(
+    return _protection(
         "Small groups",
         least > 1,
         f"Every sum onto a row was asked to hold at least {least:g} rows of each party, or none.",
-        "A sum onto a row can hold a single row, and then tells its label to the builder.",
+        "A sum onto a row can hold a single row, and then gives its label away to the builder.",
     )
 
 
 def _shared_cut_points(n: Counter[str]) -> Protection:
-    return _told(
+    return _protection(
         "Shared cut points",
         n["shared cut points"] > 0 and n["own cut points"] == 0,
         "Thresholds come from a public grid.",
@@ -141,7 +139,9 @@ def _shared_cut_points(n: Counter[str]) -> Protection:
 def _noise(n: Counter[str]) -> Protection:
     epsilon = max(_numbers(n, "epsilon"), default=0.0)
     on = epsilon > 0 and n["exact sums"] == 0
-    return _told("Noise (differential privacy)", on, f"Sums carry noise for epsilon = {epsilon:g}.", "Sums are exact.")
+    return _protection(
+        "Noise (differential privacy)", on, f"Sums carry noise for epsilon = {epsilon:g}.", "Sums are exact."
+    )
 
 
 def _few_hashes(n: Counter[str], columns: float | None) -> Protection:
@@ -150,4 +150,4 @@ def _few_hashes(n: Counter[str], columns: float | None) -> Protection:
         "A row cannot be solved for exactly from its hash values. It can still be estimated." if hashes else NO_HASHES
     )
     broken = f"{hashes:g} hash values for {columns or 0:g} unknown columns: a row can be solved for."
-    return _told("Fewer hash values than columns (L < d)", columns is None or hashes < columns, kept, broken)
+    return _protection("Fewer hash values than columns (L < d)", columns is None or hashes < columns, kept, broken)

@@ -42,18 +42,24 @@ def derive(secret: bytes, purpose: str, *parts: Any) -> bytes:
 
 
 def keystream(key: bytes, n_bytes: int, nonce: bytes = bytes(12)) -> bytes:
-    """So many bytes of ChaCha20."""
+    """`n_bytes` of ChaCha20's key stream."""
     encryptor = Cipher(algorithms.ChaCha20(key, bytes(4) + nonce), mode=None).encryptor()
     return encryptor.update(bytes(n_bytes))
 
 
-def row_names(secret: bytes, party: str, match: int | None, n_rows: int) -> Names:
-    """One name of 64 bits per row. `match`: the round of the search, None for the first; each has new names."""
-    return np.frombuffer(keystream(derive(secret, "rows", party, match), 8 * n_rows), dtype="<u8").astype(np.uint64)
+def row_names(secret: bytes, party: str, search: int, n_rows: int) -> Names:
+    """One name of 64 bits per row. `search`: the round of the search, 0 in stage 1; each has new names."""
+    key = derive(secret, "rows", party, _search(search))
+    return np.frombuffer(keystream(key, 8 * n_rows), dtype="<u8").astype(np.uint64)
 
 
-def asking(names: Names) -> Names:
-    """The names under which rows ask: other ones than those under which they are found.
+def _search(number: int) -> int | None:
+    """A search's part of a key. Stage 1 is written None: a seed must keep giving the model that it always gave."""
+    return number or None
+
+
+def query_names(names: Names) -> Names:
+    """The names of rows as queries: other ones than those that they have as candidates.
 
     Otherwise two rows would prefer each other among equals.
     """
@@ -61,16 +67,16 @@ def asking(names: Names) -> Names:
     return mixed ^ (mixed >> np.uint64(32))
 
 
-def hide_values(secret: bytes, hashes: HashValues, match: int | None) -> tuple[list[Names], Codes]:
+def hide_values(secret: bytes, hashes: HashValues, search: int) -> tuple[list[Names], Codes]:
     """Per hash function the names of the values that occur, and which of them every row has.
 
-    The names stand in the order of their numbers, which is random. With 64 bits two values of a function get the same
-    name with a probability below 1e-9, be there ten thousand of them.
+    The names are in rising order, which is random. With 64 bits two values of a function get the same name with a
+    probability below 1e-9, even if there are ten thousand of them.
     """
     names, places = [], []
     distinct = hashes.distinct()
     for number, values in enumerate(distinct):
-        key = derive(secret, "values", match, number)
+        key = derive(secret, "values", _search(search), number)
         digests = [hashlib.blake2b(int(v).to_bytes(8, "little", signed=True), key=key, digest_size=8) for v in values]
         hidden = np.frombuffer(b"".join(d.digest() for d in digests), dtype="<u8").astype(np.uint64)
         order = np.argsort(hidden)
@@ -89,9 +95,9 @@ def number_names(parties: Sequence[tuple[Sequence[Names], Codes]]) -> list[Codes
     ]
 
 
-def draw_key(seed: int, match: int | None, asks: int, found: int) -> int:
+def draw_key(seed: int, search: int, asks: int, found: int) -> int:
     """The seed of a bounded search between two parties; known to all."""
-    parts = derive(secret_of(seed), "bounded", match, asks, found)
+    parts = derive(secret_of(seed), "bounded", _search(search), asks, found)
     return int.from_bytes(parts[:8], "little")
 
 
@@ -101,5 +107,5 @@ def private_order(n_rows: int) -> Ints:
 
 
 def fresh_order(seed: bytes, n_rows: int) -> Ints:
-    """The order of the builder's rows for one tree, for hub and builder: the place that stands at each new place."""
+    """The order of the builder's rows for one tree, for hub and builder: the old place at each new place."""
     return np.random.default_rng(int.from_bytes(seed, "little")).permutation(n_rows).astype(np.int32)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from simfl.errors import PrivacyError
+from simfl.privacy.exact import from_wide, from_words, to_wide, to_words, wide_total
 from simfl.privacy.keys import Keys
 from simfl.privacy.masks import Masks
-from simfl.privacy.wide import from_wide, from_words, to_wide, to_words, wide_total
 
 NAMES = ["a", "b", "c", "d"]
 

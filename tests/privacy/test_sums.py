@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simfl.privacy.sums import (
+from simfl.privacy.exact import (
     LEAF_BITS,
     ROW_BITS,
     SHORT_BITS,

@@ -1,33 +1,39 @@
-"""Numbers that can be added up without rounding: fixed point.
+"""Numbers that can be added up without rounding: everything that parties sum travels as integers.
 
-Everything that parties sum (gradients onto similar rows, gradients per leaf) travels as integers. Integer sums do
-not depend on the order of the parties, and histograms of such numbers are exact in double precision, so that the
-same seed gives the same model, whatever the threads or the order of replies.
+Integer sums do not depend on the order of the parties, and histograms of such numbers are exact in double precision.
+So the same seed gives the same model, whatever the threads or the order of replies.
 
-Each vector has a public exponent: the resolution is 2 ** exponent. A party first says how large its sums can become,
-to a power of two (`power_above`); the hub gives out the exponent (`resolution`) under which the total of so many
-parties cannot overflow. That must hold for sure, because masked sums are taken modulo 2 ** 24, 2 ** 32 or 2 ** 64.
+Long vectors (gradients onto similar rows, gradients per leaf) are in fixed point with a public exponent: the resolution
+is 2 ** exponent. A party first says how large its sums can become, to a power of two (`power_above`); the hub gives out
+the exponent (`resolution`) under which the total over all parties cannot overflow. That must hold for sure, because
+masked sums are taken modulo 2 ** 24, 2 ** 32 or 2 ** 64.
+
+The few sums whose size nobody knows beforehand (moments of features, sums of labels, metrics) are wide: integers of 512
+bits, which hold any sum of float32 values and their squares without agreeing on a scale first.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from simfl.arrays import Doubles, Ints, Longs
+from simfl.arrays import AnyArray, Doubles, Ints, Longs
 
 ROW_BITS = 31  # sums onto rows: as wide as the paper's float
 SHORT_BITS = 23  # three bytes: for hessians, as long as that is fine enough
 FINE_ENOUGH = 2.0**-10  # of the largest hessian of a row
 LEAF_BITS = 62  # sums per leaf: int64
-FINEST = -1000  # no finer grid: its inverse is to be a number still
+FINEST = -1000  # no finer grid: its inverse must still be a number
+WIDE_WORDS = 8  # of 64 bits
+WIDE_BITS = 64 * WIDE_WORDS
+WIDE_UNIT = -224  # the exponent of wide numbers: squares of float32 and their sums fit
 
 
 def resolution(bounds: Iterable[float], bits: int) -> int:
-    """The smallest exponent under which a number from each party, all within the largest bound, fit into so many bits.
+    """The smallest exponent under which the total of one number per party, all within the bounds, fits into `bits`.
 
     >>> resolution([3.0, 4.0], bits=31)
     -27
@@ -47,7 +53,7 @@ def power_above(bound: float) -> float:
 
 
 def int_type(bits: int) -> Any:
-    """How numbers of so many bits and a sign travel.
+    """The type in which numbers of this many bits and a sign travel.
 
     >>> int_type(31), int_type(23)
     ('i4', 'i3')
@@ -56,13 +62,13 @@ def int_type(bits: int) -> Any:
 
 
 def to_row_ints(values: Doubles, exponent: int, bits: int, n_parties: int = 1) -> Ints:
-    """Round to the grid, as int32; so many parties' numbers can be added up and fit into so many bits."""
+    """Round to the grid, as int32: the numbers of `n_parties` can be added up within `bits`."""
     ints: Ints = _encode(values, exponent, bits, np.int32, n_parties)
     return ints
 
 
 def to_leaf_ints(values: Doubles, exponent: int, n_parties: int = 1) -> Longs:
-    """Round to the grid, as int64; so many parties' numbers can be added up."""
+    """Round to the grid, as int64: the numbers of `n_parties` can be added up."""
     ints: Longs = _encode(values, exponent, LEAF_BITS, np.int64, n_parties)
     return ints
 
@@ -99,13 +105,57 @@ def from_three_bytes(data: npt.NDArray[np.uint8]) -> Ints:
 
 
 def fold(values: Ints, bits: int) -> Ints:
-    """Sums that were taken modulo a power of two, as the numbers of so many bits and a sign that they stand for.
+    """Sums that were taken modulo a power of two, as the signed numbers of `bits` that they stand for.
 
     >>> fold(np.array([2**24 - 1, 5], dtype=np.int32), bits=23)
     array([-1,  5], dtype=int32)
     """
     spare = 31 - bits
     return values if spare == 0 else values << spare >> spare
+
+
+# --- wide numbers ----------------------------------------------------------------------------------------------------
+
+
+def to_wide(values: Iterable[float]) -> list[int]:
+    """Real numbers as integers of 512 bits, exact over the whole range of what is summed here.
+
+    >>> from_wide(to_wide([0.1, -2.5e40]))
+    [0.1, -2.5e+40]
+    """
+    return [_scaled(value) for value in values]
+
+
+def _scaled(value: float) -> int:
+    fraction, exponent = math.frexp(value)
+    whole, shift = int(fraction * 2.0**53), exponent - 53 - WIDE_UNIT
+    return whole << shift if shift >= 0 else whole >> -shift
+
+
+def from_wide(numbers: Iterable[int]) -> list[float]:
+    """Back to real numbers, correctly rounded."""
+    half, whole = 1 << (WIDE_BITS - 1), 1 << WIDE_BITS
+    return [((n + half) % whole - half) / (1 << -WIDE_UNIT) for n in numbers]
+
+
+def to_words(numbers: Sequence[int]) -> AnyArray:
+    """Wide numbers as words of 64 bits, for a message."""
+    data = b"".join((n % (1 << WIDE_BITS)).to_bytes(WIDE_BITS // 8, "little") for n in numbers)
+    return np.frombuffer(data, dtype="<u8").reshape(len(numbers), WIDE_WORDS)
+
+
+def from_words(words: AnyArray) -> list[int]:
+    """The wide numbers behind the words."""
+    data, size = np.ascontiguousarray(words, dtype="<u8").tobytes(), WIDE_BITS // 8
+    return [int.from_bytes(data[i : i + size], "little") for i in range(0, len(data), size)]
+
+
+def wide_total(vectors: Iterable[Sequence[int]]) -> list[float]:
+    """The sum of vectors of wide numbers, as real numbers."""
+    return from_wide([sum(column) for column in zip(*vectors, strict=True)])
+
+
+# --- the kernels -----------------------------------------------------------------------------------------------------
 
 
 def _encode(values: Doubles, exponent: int, bits: int, dtype: Any, n_parties: int) -> Any:

@@ -1,0 +1,382 @@
+"""The rounds of a training among the parties that are present: three steps each.
+
+1. The others adopt the trees of the round before and sum their gradients onto the builder's rows.
+2. The builder adds its own gradients and grows the next trees.
+3. The parties sum their gradients per leaf; from these sums come pruning and leaf values.
+
+When a party is lost or comes back, new rounds begin with other keys: see `training.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from simfl import messages as msg
+from simfl import wire
+from simfl.arrays import AnyArray, Doubles
+from simfl.hub import blind
+from simfl.hub.asking import ask_all, ask_each, check_round, refuse_unless, sent_by, wide_sums
+from simfl.hub.handshake import MaskSteps, mask_steps
+from simfl.hub.journal import Entry, Grew, Rematched
+from simfl.hub.labels import Labels
+from simfl.hub.matching import recall
+from simfl.hub.precision import Precision
+from simfl.hub.preparation import Prepared, total_moments
+from simfl.hub.state import Events, State
+from simfl.params import TrainParams
+from simfl.preprocessing.scaling import Scale, common_scale
+from simfl.privacy.exact import from_ints, int_type, wide_total
+from simfl.privacy.noise import plan
+from simfl.training.losses import LOSSES
+from simfl.training.pruning import gain_of_features, keep_all, prune
+from simfl.training.trees import Tree, valued
+from simfl.transport.base import Transport
+
+ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What stays the same over all rounds."""
+
+    prepared: Prepared
+    params: TrainParams
+    seed: int
+    labels: Labels
+    warm_start: Sequence[msg.AdoptedTree] = ()
+
+    @property
+    def n_rounds(self) -> int:
+        """Where all parties build at once, a round brings a tree from each."""
+        trees, n = self.params.n_trees, len(self.prepared.parties)
+        return -(-trees // n) if self.params.turns == "all" else trees
+
+
+class Turn(NamedTuple):
+    """Who builds in a round."""
+
+    place: int  # in the order of turns
+    round: int
+    builders: list[str]
+
+
+class RowTotals(NamedTuple):
+    """The sums of all other parties onto the rows of one builder; None where nothing is shared."""
+
+    gradients: msg.Array | None
+    hessians: msg.Array | None
+    order: bytes | None  # with fresh ids: the seed of the order in which the rows stand
+
+
+class Rounds:
+    """The rounds among the parties that are present."""
+
+    def __init__(self, transport: Transport, plan: Plan, events: Events) -> None:
+        self.transport, self.plan, self.events = transport, plan, events
+        self.masks = MaskSteps()
+        self.neighbours = plan.prepared.neighbours  # with fresh ids: the similar rows, as the hub knows them
+        self.previous: list[msg.AdoptedTree] = []  # finished trees that the parties have not got yet
+
+    @property
+    def state(self) -> State:
+        """Where the training stands."""
+        return self.events.state
+
+    def start(self) -> None:
+        """New keys, and bounds for the digits of the parties' sums."""
+        prepared, params, n_parties = self.plan.prepared, self.plan.params, len(self.transport.parties)
+        share_secret = prepared.params.matching == "blind" and prepared.has_similar_rows
+        self.masks = mask_steps(self.transport, params, share_secret=share_secret, n_parties=len(prepared.parties))
+        started = ask_all(self.transport, self._start_request(), msg.Started)
+        for party, reply in started.items():
+            with sent_by(party):
+                bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
+                refuse_unless(min(bounds) >= 0, f"the bounds {bounds}")
+        noise = plan(params, self.plan.n_rounds, n_parties, shares_rows=prepared.has_similar_rows)
+        self.precision = Precision(started, params.min_group, noise)
+        self.row_precision = self.precision.onto_rows(prepared.most_uses)
+
+    def _start_request(self) -> msg.Start:
+        prepared, params, labels = self.plan.prepared, self.plan.params, self.plan.labels
+        scale = self._cut_scale()
+        return msg.Start(
+            params=params,
+            seed=self.plan.seed,
+            classes=labels.classes,
+            base_margin=LOSSES[params.objective].margin(labels.base_score).tolist(),
+            remember=prepared.n_hashes if params.rematch else 0,
+            n_parties=len(self.transport.parties),
+            n_rounds=self.plan.n_rounds,
+            shares_rows=prepared.has_similar_rows,
+            mean=wire.pack(scale.mean) if scale else None,
+            deviation=wire.pack(scale.deviation) if scale else None,
+            warm_start=list(self.plan.warm_start),
+        )
+
+    def _cut_scale(self) -> Scale | None:
+        """Where the grid of shared cut points lies."""
+        if self.plan.params.cuts != "shared":
+            return None
+        prepared = self.plan.prepared
+        moments = total_moments(self.transport, prepared.expansion.width, self.masks)
+        return common_scale([moments], sum(prepared.n_rows))
+
+    # --- the three steps ---------------------------------------------------------------------------------------------
+
+    def play(self, turn: Turn) -> None:
+        """One round."""
+        sums, scores = self._collect_row_sums(turn)
+        grown = self._grow_trees(turn, sums)
+        self.previous = []  # everybody has adopted them
+        if len(turn.builders) == 1:
+            scores |= {party: reply.scores for party, reply in grown.items()}
+        self._score(scores)
+        if not self.state.stopped:
+            self._value_leaves(turn, grown)
+
+    def _collect_row_sums(self, turn: Turn) -> tuple[dict[str, RowTotals], dict[str, msg.WideSums | None]]:
+        """Step 1: all but a sole builder sum their gradients onto the builders' rows."""
+        question = msg.SumOntoRows(
+            round=turn.round,
+            builders=turn.builders,
+            previous=self.previous,
+            exponents=self.row_precision.exponents,
+            hessian_bits=self.row_precision.hessian_bits,
+            mask=self.masks.next(),
+        )
+        questions = dict.fromkeys((p for p in self.transport.parties if turn.builders != [p]), question)
+        drawn, orders = self._draw_fresh_ids(turn)
+        for party in drawn.keys() & questions:
+            questions[party] = msgspec.structs.replace(question, similar=drawn[party])
+        replies = ask_each(self.transport, questions, msg.RowSums)
+        for party, reply in replies.items():
+            with sent_by(party):
+                check_round(reply, turn.round)
+        totals = {builder: self._totals(builder, replies, orders.get(builder)) for builder in turn.builders}
+        return totals, {party: reply.scores for party, reply in replies.items()}
+
+    def _draw_fresh_ids(self, turn: Turn) -> tuple[dict[str, dict[str, msg.Array]], dict[str, bytes]]:
+        """With fresh ids: per party and builder the rows that its own go to; per builder how to undo their order."""
+        drawn: dict[str, dict[str, msg.Array]] = {}
+        orders: dict[str, bytes] = {}
+        if self.neighbours is not None:
+            for builder in turn.builders:
+                rows, orders[builder] = blind.draw(self.neighbours, builder, self.plan.seed + turn.round)
+                for party, own in rows.items():
+                    drawn.setdefault(party, {})[builder] = own
+        return drawn, orders
+
+    def _totals(self, builder: str, replies: Mapping[str, msg.RowSums], order: bytes | None) -> RowTotals:
+        hessians = int_type(self.row_precision.hessian_bits)
+        return RowTotals(
+            _add({party: reply.gradients.get(builder) for party, reply in replies.items()}, "i4"),
+            _add({party: reply.hessians.get(builder) for party, reply in replies.items()}, hessians),
+            order,
+        )
+
+    def _grow_trees(self, turn: Turn, sums: Mapping[str, RowTotals]) -> dict[str, msg.Grown]:
+        """Step 2: each builder grows trees from its own gradients and the sums of the others."""
+        alone = len(turn.builders) == 1  # several builders adopted the previous trees with their own row sums
+        questions = {
+            builder: msg.Grow(
+                round=turn.round,
+                previous=self.previous if alone else [],
+                gradients=total.gradients,
+                hessians=total.hessians,
+                exponents=self.row_precision.exponents,
+                hessian_bits=self.row_precision.hessian_bits,
+                order=total.order,
+                mask=self.masks.now(),
+                with_scores=alone,
+            )
+            for builder, total in sums.items()
+        }
+        grown = ask_each(self.transport, questions, msg.Grown)
+        for party, reply in grown.items():
+            with sent_by(party):
+                check_round(reply, turn.round)
+                self._check_trees(reply)
+        return grown
+
+    def _check_trees(self, reply: msg.Grown) -> None:
+        params, n_outputs = self.plan.params, len(self.plan.labels.base_score)
+        most_nodes = 2 ** (params.max_depth + (params.extra_depth or 0) + 1) if params.max_depth else math.inf
+        n_values = None if reply.values is None else len(reply.values)
+        refuse_unless(len(reply.trees) == n_outputs, f"{len(reply.trees)} trees where {n_outputs} belong")
+        refuse_unless(n_values == (n_outputs if params.leaf_values == "builder" else None), "values of other trees")
+        for tree in reply.trees:
+            refuse_unless(tree.n_nodes < most_nodes, f"a tree of {tree.n_nodes} nodes, deeper than was asked for")
+            wire.tree_from_message(tree, self.plan.prepared.n_features)
+
+    def _value_leaves(self, turn: Turn, grown: Mapping[str, msg.Grown]) -> None:
+        """Step 3: leaf values by the recipe. The parties get the finished trees with the next question."""
+        structures = [structure for reply in grown.values() for structure in reply.trees]
+        trees = [wire.tree_from_message(structure, self.plan.prepared.n_features) for structure in structures]
+        step = shared_step(self.plan.params.learning_rate, len(grown))
+        if self.plan.params.leaf_values == "builder":
+            packed = [values for reply in grown.values() for values in reply.values or []]
+            values = [step * wire.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
+            finished, gains = [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)], None
+        else:
+            finished, values, gains = self._exact_values(turn, trees, structures, step)
+        adopted = [msg.AdoptedTree(values=wire.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
+        entry = Grew(
+            round=turn.round,
+            turn=turn.place,
+            builders=turn.builders,
+            absent=[party for party in self.plan.prepared.parties if party not in self.transport.parties],
+            gains=gains,
+            adopted=adopted,
+            trees=[wire.adopted(tree) for tree in finished],
+        )
+        self.events.record(entry)
+        # Who summed per leaf knows the structures already.
+        known = self.plan.params.leaf_values != "builder"
+        self.previous = [msgspec.structs.replace(a, structure=None) if known else a for a in adopted]
+
+    def _exact_values(
+        self, turn: Turn, trees: Sequence[Tree], structures: list[msg.TreeStructure], step: np.float32
+    ) -> tuple[list[Tree], list[AnyArray], list[float]]:
+        """From the sums of all parties: the trees as the model keeps them, their values before pruning, the gains."""
+        exponents = self.precision.per_leaf
+        question = msg.SumPerLeaf(round=turn.round, trees=structures, exponents=exponents, mask=self.masks.next())
+        replies = ask_all(self.transport, question, msg.LeafSums)
+        for party, reply in replies.items():
+            with sent_by(party):
+                check_round(reply, turn.round)
+                refuse_unless(len(reply.gradients) == len(reply.hessians) == len(trees), "sums of other trees")
+        params = self.plan.params
+        params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
+        finished, values, gains = [], [], np.zeros(self.plan.prepared.n_features)
+        for i, tree in enumerate(trees):
+            G = _leaf_total({p: r.gradients[i] for p, r in replies.items()}, tree.n_leaves, exponents[0])
+            H = _leaf_total({p: r.hessians[i] for p, r in replies.items()}, tree.n_leaves, exponents[1])
+            H = np.maximum(H, self.precision.least_hessian)
+            final, leaf_values = _leaf_values(params)(tree, G, H, params)
+            gains += gain_of_features(tree, final, G, H, params, len(gains))
+            finished.append(final)
+            values.append(leaf_values)
+        return finished, values, gains.tolist()
+
+    def finish(self) -> None:
+        """The last trees and their metrics."""
+        question = msg.Finish(round=len(self.state.rounds), previous=self.previous, mask=self.masks.next())
+        replies = ask_all(self.transport, question, msg.Finished)
+        self.previous = []
+        self._score({party: reply.scores for party, reply in replies.items()})
+
+    def _score(self, scores: Mapping[str, msg.WideSums | None]) -> None:
+        """The metrics of the trees before came in with the replies."""
+        if len(self.state.history) == len(self.state.rounds):
+            return  # there are no trees before, or they are scored already
+        loss = LOSSES[self.plan.params.objective]
+        half = len(loss.metrics) + 1
+        total = wide_total(wide_sums(scores, 2 * half)) or [0.0] * 2 * half  # none are sent under differential privacy
+        train, validation = (
+            loss.finish(dict(zip(loss.metrics, sums[:-1], strict=True)), sums[-1]) if sums[-1] else {}
+            for sums in (total[:half], total[half:])
+        )
+        self.events.score(train, validation)
+
+    # --- similar rows ------------------------------------------------------------------------------------------------
+
+    def rematch_if_due(self, turn: Turn, trees_per_round: int) -> None:
+        """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
+        number, every, there = turn.round, self.plan.params.rematch, self.transport.parties
+        matched = self.state.matched
+        if not every or not number or len(there) < 2 or (matched and matched.round == number):
+            return
+        before, now = (number - 1) * trees_per_round // every, number * trees_per_round // every
+        is_new = matched is not None and not set(there) <= set(matched.parties)
+        if is_new or now.bit_length() > before.bit_length():
+            most_uses = self._rematch(number, there)
+            self.events.record(Rematched(round=number, parties=list(there), most_uses=most_uses))
+            self.row_precision = self.precision.onto_rows(most_uses)
+
+    def _rematch(self, number: int, parties: Sequence[str]) -> dict[str, int]:
+        """Find the similar rows again, by the leaves of the last trees: no more of them than there were hash values."""
+        prepared = self.plan.prepared
+        matching = prepared.matching(self.transport, self.plan.seed)
+        question = msg.HashByTrees(
+            round=number, previous=self.previous, n_hashes=prepared.n_hashes, blind=matching.is_blind
+        )
+        found = matching.find(question, parties)
+        self.previous = []  # adopted on the way
+        self.neighbours = found.neighbours
+        return found.most_uses
+
+    # --- to where the journal ends -----------------------------------------------------------------------------------
+
+    def replay(self, entries: Iterable[Entry]) -> None:
+        """Bring the parties to where the journal ends: the same trees, in the same order, give the same margins."""
+        rounds: list[list[msg.AdoptedTree]] = []
+        for entry in entries:
+            if isinstance(entry, Grew):
+                rounds.append(entry.adopted)
+            elif isinstance(entry, Rematched):
+                self._send(rounds)
+                self._match_again(entry)
+                rounds = []
+        self._send(rounds)
+
+    def _send(self, rounds: list[list[msg.AdoptedTree]]) -> None:
+        for start in range(0, len(rounds), ROUNDS_PER_REPLAY):
+            ask_all(self.transport, msg.Replay(rounds=rounds[start : start + ROUNDS_PER_REPLAY]), msg.Done)
+
+    def _match_again(self, then: Rematched) -> None:
+        """Bring back the similar rows of a rematch: from what the parties kept, or by searching once more."""
+        there = [party for party in then.parties if party in self.transport.parties]
+        if self.plan.prepared.params.ids == "fresh":  # only the hub knew them
+            if len(there) > 1:
+                self._rematch(then.round, there)
+        elif not recall(self.transport, there, then.round) and there == then.parties:
+            self._rematch(then.round, there)  # where somebody is missing a new rematch follows
+        self.row_precision = self.precision.onto_rows(then.most_uses)
+
+
+def shared_step(learning_rate: float, n_builders: int) -> np.float32:
+    """The part of its own step that each of several trees takes that were built at once.
+
+    They all point the same way. Together they go as far as n trees would go one after the other.
+
+    >>> float(shared_step(0.1, 1)), round(float(shared_step(0.1, 10)), 2)
+    (1.0, 0.65)
+    """
+    together = 1 - max(1 - learning_rate, 0.0) ** n_builders
+    return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
+
+
+def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
+    """How the recipe turns the sums of all parties into leaf values."""
+    if params.extra_depth:
+        return prune
+    return keep_all if params.monotone_constraints else valued
+
+
+def _add(arrays: Mapping[str, msg.Array | None], dtype: msg.DType) -> msg.Array | None:
+    """The sum of integer vectors. Integers: the order of the parties does not matter.
+
+    Modulo 2 ** 32 (or 2 ** 24), in which masks cancel. What they hide was cut off at its bounds, so that its sum fits.
+    """
+    total: AnyArray | None = None
+    for party, array in arrays.items():
+        if array is not None:
+            shape = total.shape if total is not None else (None,) * len(array.shape)
+            with sent_by(party):
+                values = wire.unpack(array, dtype, shape).view(np.uint32)
+            total = values.copy() if total is None else np.add(total, values, out=total)
+    return None if total is None else wire.pack(total.view(np.int32), dtype)
+
+
+def _leaf_total(arrays: Mapping[str, msg.Array], n_leaves: int, exponent: int) -> Doubles:
+    total = np.zeros(n_leaves, dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
+    for party, array in arrays.items():
+        with sent_by(party):
+            total += wire.unpack(array, "i8", (n_leaves,)).view(np.uint64)
+    return from_ints(total.view(np.int64), exponent)

@@ -1,0 +1,184 @@
+"""Stage 1 at a party: hash the rows, find the rows of others that they resemble (or take them from the hub), keep them.
+
+In blind matching the rows go out in a private order under names, and the ids that come back are places in the private
+orders of the others: `places` leads from these places to rows.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from simfl import messages as msg
+from simfl import wire
+from simfl.arrays import AnyArray, Ints
+from simfl.errors import FileError, ProtocolError
+from simfl.party.party import Split
+from simfl.preprocessing.lsh import HashFamily, hash_rows
+from simfl.preprocessing.scaling import Scale
+from simfl.preprocessing.similarity import Hashed
+from simfl.preprocessing.tables import HashValues, bucket_numbers
+from simfl.privacy.tokens import direction_seed, draw_key, hide_values, private_order, query_names, row_names, secret_of
+from simfl.storage import write_atomically
+from simfl.training.gradients import most_uses
+from simfl.training.groups import order_by_likeness
+
+
+@dataclass(frozen=True)
+class SimilarRows:
+    """What a search left at a party."""
+
+    parties: list[str] = field(default_factory=list)  # all of them, in the common order
+    n_rows: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, Ints] = field(default_factory=dict)  # per other party: (own rows, k); empty with fresh ids
+    near: Ints | None = None  # this party's rows in an order in which similar rows are adjacent
+    places: Ints | None = None  # blind matching: the row at each place of the order that the others know
+
+    def uses(self) -> dict[str, AnyArray]:
+        """Per other party: how often each of its rows is among this party's similar rows."""
+        return {o: np.bincount(rows.ravel(), minlength=self.n_rows[o]) for o, rows in self.rows.items()}
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """Hash values that were sent, until their similar rows are known."""
+
+    round: int
+    values: HashValues
+    order: Ints | None = None  # blind matching: the private order in which they were sent
+
+
+def hash_values(split: Split, question: msg.Hash, secret: bytes | None) -> HashValues:
+    """The hash values of the rows. Blind matching draws the hash functions from the secret."""
+    expansion = split.expansion
+    d = expansion.width
+    seed = question.seed if question.seed is not None else direction_seed(_needed(secret, split.who))
+    mean, deviation = (wire.unpack(array, "f8", (d,)) for array in (question.mean, question.deviation))
+    family = HashFamily.draw(seed, question.n_hashes, d, question.bucket_width, question.law)
+    return HashValues.of(hash_rows(expansion.expand(split.training.X), family, Scale(mean, deviation, np.nan)))
+
+
+def show(values: HashValues, number: int) -> tuple[Hashing, msg.Hashes]:
+    """Shared matching: the hash values go out as they are."""
+    reply = msg.Hashes(round=number, lowest=wire.pack(values.lowest), values=wire.pack(values.above))
+    return Hashing(number, values), reply
+
+
+def hide(values: HashValues, number: int, name: str, secret: bytes | None) -> tuple[Hashing, msg.HiddenRows]:
+    """Blind matching: the hash values go out under names, the rows in an order that only this party knows."""
+    secret = _needed(secret, f"Party {name!r}")
+    names, codes = hide_values(secret, values, number)
+    order = private_order(len(codes))
+    reply = msg.HiddenRows(
+        round=number,
+        names=[wire.pack(n) for n in names],
+        codes=wire.pack(codes[order]),
+        ties=wire.pack(row_names(secret, name, number, len(codes))[order]),
+    )
+    return Hashing(number, values, order), reply
+
+
+def _needed(secret: bytes | None, who: str) -> bytes:
+    if secret is None:
+        raise ProtocolError(f"{who} was asked to hide its rows before it shared a secret with the others.")
+    return secret
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """How much a party may work for a search, and whom it tells."""
+
+    n_jobs: int
+    progress: Callable[[int, int], None] | None = None
+
+
+def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher) -> tuple[SimilarRows, msg.Matched]:
+    """Shared matching: find the similar rows in the global tables."""
+    own = bucket_numbers(hashing.values, [wire.unpack(v, "i4", (None,)) for v in question.bucket_values])
+    tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in question.tables.items()}
+    index = Hashed([own, *tables.values()])
+    secret, number = secret_of(question.seed), question.round
+    queries = index.asking(0, query_names(row_names(secret, name, number, len(own))))
+    bound = question.max_candidates and max(question.max_candidates, question.n_neighbors)
+    rows: dict[str, Ints] = {}
+    equal: dict[str, float] = {}
+    for place, (other, codes) in enumerate(tables.items(), 1):
+        rows[other], counts = index.compare(
+            queries,
+            index.found(place, row_names(secret, other, number, len(codes)), bound),
+            question.n_neighbors,
+            draw_key=draw_key(question.seed, number, *map(question.parties.index, (name, other))),
+            n_jobs=searcher.n_jobs,
+            progress=searcher.progress,
+        )
+        equal[other] = float(counts[:, 0].mean())
+    n_rows = {other: len(codes) for other, codes in tables.items()}
+    found = SimilarRows(question.parties, n_rows, rows, order_by_likeness(hashing.values.above))
+    uses = max(most_uses(similar, n_rows[other]) for other, similar in rows.items())
+    return found, msg.Matched(equal_hashes=equal, most_uses=uses)
+
+
+def take(hashing: Hashing, question: msg.TakeSimilar, name: str) -> SimilarRows:
+    """Blind matching: the similar rows that the hub found, from places back to rows."""
+    if hashing.order is None or hashing.round != question.round:
+        raise ProtocolError(f"Party {name!r} was given similar rows of a search that it did not take part in.")
+    order = hashing.order
+    rows = {}
+    for other, array in question.similar.items():
+        ids = as_ids(array, len(order), question.n_rows[other], name)
+        rows[other] = np.empty_like(ids)
+        rows[other][order] = ids
+    n_rows = question.n_rows | {name: len(order)}
+    return SimilarRows(question.parties, n_rows, rows, order_by_likeness(hashing.values.above), order)
+
+
+def as_ids(array: msg.Array, n: int, n_rows: int, name: str) -> Ints:
+    """Ids of another party's rows, checked: sums are going to be written to these places."""
+    ids = wire.unpack(array, array.dtype, (n, None))
+    if ids.dtype.kind != "u" or ids.shape[1] < 1 or (ids.size and ids.max() >= n_rows):
+        raise ProtocolError(f"Party {name!r} was given similar rows that are none of another party's {n_rows} rows.")
+    return ids.astype(np.int32)
+
+
+# --- kept on disk ----------------------------------------------------------------------------------------------------
+
+
+def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -> None:
+    """Write what a search found, for later trainings. Holds row ids, no rows."""
+    arrays: dict[str, AnyArray] = {
+        f"similar_{i}": similar.rows[o] for i, o in enumerate(similar.parties) if o in similar.rows
+    }
+    arrays["order"] = np.array(similar.parties)
+    arrays["n_rows"] = np.array([similar.n_rows.get(o, 0) for o in similar.parties])
+    arrays["fingerprint"] = np.array(split.fingerprint())
+    if similar.near is not None:
+        arrays["near"] = similar.near
+    if similar.places is not None and secret is not None:
+        arrays |= {"places": similar.places, "secret": np.frombuffer(secret, dtype=np.uint8)}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def read_kept(path: Path, split: Split) -> tuple[SimilarRows, bytes | None]:
+    """Read back what `keep` wrote, and the secret; refuse it if the table has changed since."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            kept = dict(file)
+        known, parties, sizes = str(kept["fingerprint"]), kept["order"].tolist(), kept["n_rows"].tolist()
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise FileError(f"{path} cannot be read. Run simfl.prepare again.") from None
+    if known != split.fingerprint():
+        raise FileError(
+            f"The table of {split.who[0].lower()}{split.who[1:]} is not the one that {path} was prepared from. "
+            "Run simfl.prepare again."
+        )
+    rows = {o: kept[f"similar_{i}"] for i, o in enumerate(parties) if f"similar_{i}" in kept}
+    n_rows = dict(zip(parties, sizes, strict=True))
+    secret = kept["secret"].tobytes() if "secret" in kept else None
+    return SimilarRows(parties, n_rows, rows, kept.get("near"), kept.get("places")), secret

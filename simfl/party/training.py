@@ -1,0 +1,267 @@
+"""Stage 2 at a party: its rows follow the model, its gradients are summed, and when it is its turn it grows trees."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import xgboost as xgb
+
+from simfl import messages as msg
+from simfl import wire
+from simfl.arrays import AnyArray, Doubles, Floats, Ints
+from simfl.data.schema import xgboost_types
+from simfl.data.table import as_numbers, class_numbers
+from simfl.errors import DataError, ProtocolError
+from simfl.params import BINS
+from simfl.party.party import Rows, Split
+from simfl.party.sealing import Sealing
+from simfl.party.similar import SimilarRows, as_ids
+from simfl.preprocessing.tables import HashValues, smallest_type
+from simfl.privacy.exact import power_above
+from simfl.privacy.noise import plan
+from simfl.privacy.tokens import fresh_order
+from simfl.training import cuts, trees
+from simfl.training.gradients import add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
+from simfl.training.groups import join_small_groups
+from simfl.training.losses import LOSSES
+from simfl.training.traversal import Walker, walker
+from simfl.training.trees import Tree
+
+Bins = dict[int, xgb.QuantileDMatrix]  # by their number
+
+
+@dataclass
+class Following:
+    """Rows that follow the model: their labels as numbers, their margins, the leaves that they fell into last."""
+
+    walker: Walker
+    rows: Rows
+    y: Floats
+    margin: Floats
+    leaves: list[Ints] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Rows, start: msg.Start, split: Split) -> Following:
+        """Rows at the start value."""
+        if start.classes is not None:
+            y = class_numbers(rows.y, start.classes, split.who)
+        else:
+            y = as_numbers(rows.y, split.who).astype(np.float32)
+        margin = np.tile(np.array(start.base_margin, dtype=np.float32), (len(y), 1))
+        by_level = split.schema is not None and split.schema.has_categories
+        return cls(walker(rows.X, by_level=by_level), rows, y, margin)
+
+    def fall(self, grown: list[Tree]) -> None:
+        """Find every row's leaf in each tree."""
+        self.leaves = [self.walker.leaf_numbers(tree) for tree in grown]
+
+    def add(self, values: list[AnyArray]) -> None:
+        """Add the leaf values to the margins: every builder's trees are in the order of the outputs."""
+        for number, (leaf, value) in enumerate(zip(self.leaves, values, strict=True)):
+            add_values(self.margin, number % self.margin.shape[1], leaf, value)
+
+
+class Training:
+    """A party's part in one training."""
+
+    def __init__(self, start: msg.Start, name: str, split: Split, similar: SimilarRows, bins: Bins) -> None:
+        self.name, self.split, self.similar = name, split, similar
+        self.params, self.seed = start.params, start.seed
+        self.loss = LOSSES[start.params.objective]
+        self.train = Following.of(split.training, start, split)
+        self.validation = Following.of(split.validation, start, split) if split.validation else None
+        self.recent: deque[AnyArray] = deque(maxlen=start.remember)  # the leaves of the last trees
+        self.points = _cut_points(start, split)  # the cut points that all parties share, if they do
+        self._bins = bins
+        self._grower: trees.Grower | None = None
+        self._seen: list[Tree] = []  # trees whose values are not known yet
+        self.g, self.h = np.empty((0, 0), np.float32), np.empty((0, 0), np.float32)
+        n_outputs = len(start.base_margin)
+        for first in range(0, len(start.warm_start), n_outputs):
+            self.adopt(start.warm_start[first : first + n_outputs])
+
+    def begin(self, start: msg.Start, sealing: Sealing) -> msg.Started:
+        """Prepare the exit for this training's sums, and announce their bounds."""
+        noise = plan(start.params, start.n_rounds, start.n_parties, shares_rows=start.shares_rows)
+        rows = self.split.training
+        if noise is not None and rows.weight is not None and rows.heaviest > 1:
+            raise DataError(
+                f"{self.split.who} has rows of weight above 1: epsilon counts a row as one. Scale the weights down."
+            )
+        sealing.begin(noise, start.n_parties)
+        g, h = self.loss.bounds(self.train.margin, self.train.y)
+        return msg.Started(
+            gradient=power_above(g * rows.heaviest),
+            hessian=power_above(h * rows.heaviest),
+            total_gradient=power_above(g * rows.total_weight),
+            total_hessian=power_above(h * rows.total_weight),
+        )
+
+    # --- trees of others ---------------------------------------------------------------------------------------------
+
+    def adopt(self, previous: list[msg.AdoptedTree]) -> None:
+        """Add the previous trees to the margins; then the gradients are those of the new model."""
+        if previous:
+            structures = [p.structure for p in previous]
+            if all(s is not None for s in structures):
+                self._see([s for s in structures if s is not None])
+            if len(self._seen) != len(previous):
+                raise ProtocolError(f"{self.split.who} was given leaf values for trees that it has not seen.")
+            values = [wire.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, self._seen, strict=True)]
+            for following in self._following:
+                following.add(values)
+            if self.recent.maxlen:
+                pairs = zip(self.train.leaves, self._seen, strict=True)
+                self.recent.extend(leaf.astype(smallest_type(t.n_leaves)) for leaf, t in pairs)
+            self._seen = []
+        if previous or not self.g.size:
+            self.g, self.h = self.loss.gradients(self.train.margin, self.train.y, self.train.rows.weight)
+
+    @property
+    def _following(self) -> list[Following]:
+        return [self.train] + ([self.validation] if self.validation else [])
+
+    def _see(self, structures: list[msg.TreeStructure]) -> None:
+        self._seen = [wire.tree_from_message(s, self.split.n_features) for s in structures]
+        for following in self._following:
+            following.fall(self._seen)
+
+    def leaves_as_hashes(self, n_hashes: int) -> HashValues:
+        """The leaves of the last trees: rows that fall into the same leaves are similar as the model sees it."""
+        recent = list(self.recent)[-n_hashes:]
+        if not recent:
+            raise ProtocolError(f"{self.split.who} was asked for the leaves of its rows before there was a tree.")
+        leaves = np.stack(recent, axis=1)  # in the type of the largest tree
+        return HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
+
+    def scores(self, mask: msg.Masking | None, sealing: Sealing) -> msg.WideSums | None:
+        """Sums of the metrics and the weight behind them, on training and on validation rows."""
+        if sealing.noise:  # metrics are sums, too
+            return None
+        sums: list[float] = []
+        for following in (self.train, self.validation):
+            found = following and self.loss.metric_sums(following.margin, following.y, following.rows.weight)
+            sums += [found[name] if found else 0.0 for name in self.loss.metrics]
+            sums.append(following.rows.total_weight if following else 0.0)
+        return sealing.small(np.array(sums), mask, "scores")
+
+    # --- step 1: sums onto the rows of builders ----------------------------------------------------------------------
+
+    def sum_onto_rows(self, question: msg.SumOntoRows, sealing: Sealing) -> msg.RowSums:
+        """Add this party's gradients onto the rows of the builders that its rows resemble."""
+        self.adopt(question.previous)
+        g: dict[str, msg.Array] = {}
+        h: dict[str, msg.Array] = {}
+        for builder in question.builders:
+            similar = self._similar_rows(builder, question)
+            if similar is not None:
+                seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
+                sums = self._sum_onto(similar, self.similar.n_rows[builder], seed)
+                g[builder], h[builder] = sealing.onto_rows(sums, builder, question)
+        return msg.RowSums(round=question.round, gradients=g, hessians=h, scores=self.scores(question.mask, sealing))
+
+    def _similar_rows(self, builder: str, question: msg.SumOntoRows) -> Ints | None:
+        """The builder's rows that this party's rows resemble: those kept, or those drawn for this tree alone."""
+        drawn, places = question.similar.get(builder), self.similar.places
+        if drawn is None or places is None:
+            return self.similar.rows.get(builder)
+        similar = np.empty((len(places), 1), dtype=np.int32)
+        column = msg.Array(drawn.dtype, (*drawn.shape, 1), drawn.data)
+        similar[places] = as_ids(column, len(similar), self.similar.n_rows[builder], self.name)
+        return similar
+
+    def _sum_onto(self, similar: Ints, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
+        """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
+        least, near = self.params.min_group, self.similar.near
+        if least == 1 or near is None:
+            return sum_onto_similar(similar, self.g, self.h, n_rows, seed)
+        goes_to = join_small_groups(similar, draw_similar(similar, seed), near, n_rows, least)
+        if goes_to is None:
+            return np.zeros((n_rows, self.g.shape[1])), np.zeros((n_rows, self.g.shape[1]))
+        return sum_onto_similar(goes_to[:, None], self.g, self.h, n_rows, seed)
+
+    # --- step 2: the builder grows -----------------------------------------------------------------------------------
+
+    def grow(self, question: msg.Grow, sealing: Sealing, n_jobs: int) -> msg.Grown:
+        """The next trees, from this party's gradients and the sums of the others."""
+        self.adopt(question.previous)
+        g, h = self._weighted(question, sealing)
+        grower = self._grower_for(n_jobs)
+        grown = [
+            grower.grow(
+                np.ascontiguousarray(g[:, output]),
+                np.ascontiguousarray(h[:, output]),
+                seed=_seed(self.seed, 6, question.round, output) >> 33,  # XGBoost takes 31 bits
+            )
+            for output in range(g.shape[1])
+        ]
+        if self.points is not None:
+            grown = [cuts.on_grid(tree, self.points) for tree in grown]
+        values = [wire.pack(t.value[t.leaves]) for t in grown] if self.params.leaf_values == "builder" else None
+        scores = self.scores(question.mask, sealing) if question.with_scores else None
+        structures = [wire.tree_to_message(t) for t in grown]
+        return msg.Grown(round=question.round, trees=structures, values=values, scores=scores)
+
+    def _weighted(self, question: msg.Grow, sealing: Sealing) -> tuple[Floats, Floats]:
+        """The paper's weighted gradients: this party's own and the sums of the others."""
+        sums = sealing.opened(question, self.name, self.g.shape)
+        if sums is None:
+            return self.g, self.h
+        places = self.similar.places
+        if question.order is not None and places is not None:  # fresh ids: the sums are in an order of this tree's own
+            places = places[fresh_order(question.order, len(places))]
+        G, H = sums
+        return (
+            weighted(self.g, G, question.exponents[0], places),
+            weighted(self.h, H, question.exponents[1], places),
+        )
+
+    def _grower_for(self, n_jobs: int) -> trees.Grower:
+        threads = trees.threads_for(self.split.training.X, n_jobs)
+        if self._grower is None or self._grower.threads != threads:
+            self._grower = trees.Grower(self._binned(threads), self.params, threads)
+        return self._grower
+
+    def _binned(self, threads: int) -> xgb.QuantileDMatrix:
+        """The rows in bins. With shared cut points they are not kept: another training can have another grid."""
+        rows, max_bin = self.split.training, self.params.max_bin or BINS
+        if self.points is None and max_bin in self._bins:
+            return self._bins[max_bin]
+        X = rows.X if self.points is None else cuts.counted(rows.X, self.points)
+        types = xgboost_types(self.split.schema)
+        binned = xgb.QuantileDMatrix(X, weight=rows.weight, max_bin=max_bin, nthread=threads, **types)
+        if self.points is None:
+            self._bins[max_bin] = binned
+        return binned
+
+    # --- step 3: sums per leaf ---------------------------------------------------------------------------------------
+
+    def sum_per_leaf(self, question: msg.SumPerLeaf, sealing: Sealing) -> msg.LeafSums:
+        """Add up this party's gradients in every leaf of the new trees."""
+        self._see(question.trees)
+        n_outputs = self.g.shape[1]
+        sums = [
+            sum_per_leaf(leaf, self.g, self.h, number % n_outputs, tree.n_leaves)
+            for number, (leaf, tree) in enumerate(zip(self.train.leaves, self._seen, strict=True))
+        ]
+        return sealing.per_leaf(sums, n_outputs, question)
+
+
+def _cut_points(start: msg.Start, split: Split) -> list[Floats | None] | None:
+    """A grid per column; None for a category, whose levels all parties know."""
+    if start.mean is None or start.deviation is None:
+        return None
+    expansion = split.expansion
+    mean, deviation = (wire.unpack(array, "f8", (expansion.width,)) for array in (start.mean, start.deviation))
+    first = np.flatnonzero(np.diff(expansion.groups, prepend=-1))
+    points = cuts.grid(mean[first], deviation[first], start.params.max_bin or BINS)
+    return [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
+
+
+def _seed(*parts: int) -> int:
+    """One seed of 64 bits from several numbers."""
+    return int.from_bytes(hashlib.blake2b(struct.pack(f"<{len(parts)}Q", *parts), digest_size=8).digest(), "little")
