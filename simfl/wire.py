@@ -14,7 +14,7 @@ import numpy as np
 from simfl.arrays import AnyArray
 from simfl.errors import ProtocolError
 from simfl.messages import AdoptedTree, Array, DType, Message, Reply, Request, TreeStructure
-from simfl.privacy.exact import WIDE_WORDS, from_three_bytes, from_words, to_three_bytes
+from simfl.privacy.exact import WIDE_BYTES, from_three_bytes, to_three_bytes, wide_from_bytes, wide_to_bytes
 from simfl.training.trees import LEAF, Tree, children
 
 _encoder = msgspec.msgpack.Encoder()
@@ -110,9 +110,16 @@ def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
     return values
 
 
+def pack_wide(numbers: Sequence[int]) -> Array:
+    """Wide numbers, ready to travel: a row of eight words each."""
+    return Array("u8", (len(numbers), WIDE_BYTES // 8), wide_to_bytes(numbers))
+
+
 def unpack_wide(array: Array, n: int) -> list[int]:
     """The n wide numbers behind a message's sums."""
-    return from_words(unpack(array, "u8", (n, WIDE_WORDS)))
+    if array.dtype != "u8" or array.shape != (n, WIDE_BYTES // 8) or len(array.data) != n * WIDE_BYTES:
+        raise ProtocolError(f"Sums of shape {array.shape} arrived where {n} wide numbers belong.")
+    return wide_from_bytes(array.data)
 
 
 def tree_to_message(tree: Tree) -> TreeStructure:

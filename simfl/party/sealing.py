@@ -12,7 +12,7 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.arrays import Doubles, Ints, Longs
 from simfl.errors import PrivacyError, ProtocolError
-from simfl.privacy.exact import ROW_BITS, fold, int_type, to_leaf_ints, to_row_ints, to_wide, to_words
+from simfl.privacy.exact import ROW_BITS, fold, int_type, to_leaf_ints, to_row_ints, to_wide
 from simfl.privacy.masks import Masks
 from simfl.privacy.noise import Noise, add_noise
 
@@ -34,13 +34,13 @@ class Sealing:
         """A training begins."""
         self.noise, self.n_parties, self.released = noise, n_parties, Counter()
 
-    def small(self, values: Doubles, mask: msg.Masking | None, purpose: str) -> msg.WideSums:
+    def small(self, values: Sequence[float], mask: msg.Masking | None, purpose: str) -> msg.WideSums:
         """A few sums whose size nobody knows beforehand."""
-        wide = to_wide(values.tolist())
+        wide = to_wide(values)
         masks = self._masks(mask)
         if mask is not None and masks is not None:
             wide = [v + m for v, m in zip(wide, masks.draw_wide(mask, purpose, len(wide)), strict=True)]
-        return wire.pack(to_words(wide))
+        return wire.pack_wide(wide)
 
     def onto_rows(self, sums: Pair, builder: str, question: msg.SumOntoRows) -> tuple[msg.Array, msg.Array]:
         """Gradients and hessians summed onto the rows of a builder."""

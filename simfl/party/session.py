@@ -173,7 +173,7 @@ class Session:
         found = moments(self.split.expansion.expand(self.split.training.X))
         several = found.counts > 1  # the sum of one value would be that value: the others' scale will do
         sums = np.concatenate([part * several for part in (found.counts, found.sums, found.squares)])
-        return msg.FeatureSums(sums=self.sealing.small(sums, message.mask, "features"))
+        return msg.FeatureSums(sums=self.sealing.small(sums.tolist(), message.mask, "features"))
 
     def _hash(self, message: msg.Hash) -> msg.Hashes | msg.HiddenRows:
         values = similar.hash_values(self.split, message, self.secret)
@@ -261,7 +261,7 @@ class Session:
     def _sum_labels(self, message: msg.SumLabels) -> msg.LabelSums:
         rows = self.split.training
         values = np.append(self._label_sums(message.classes), rows.total_weight)
-        return msg.LabelSums(sums=self.sealing.small(values, message.mask, "labels"))
+        return msg.LabelSums(sums=self.sealing.small(values.tolist(), message.mask, "labels"))
 
     def _label_sums(self, classes: list[Any] | None) -> AnyArray:
         """The weight of each class, or the sum of all labels."""

@@ -147,7 +147,7 @@ class Training:
             found = following and self.loss.metric_sums(following.margin, following.y, following.rows.weight)
             sums += [found[name] if found else 0.0 for name in self.loss.metrics]
             sums.append(following.rows.total_weight if following else 0.0)
-        return sealing.small(np.array(sums), mask, "scores")
+        return sealing.small(sums, mask, "scores")
 
     # --- step 1: sums onto the rows of builders ----------------------------------------------------------------------
 

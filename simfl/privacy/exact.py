@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Ints, Longs
+from simfl.arrays import Doubles, Ints, Longs
 
 ROW_BITS = 31  # sums onto rows: as wide as the paper's float
 SHORT_BITS = 23  # three bytes: for hessians, as long as that is fine enough
 FINE_ENOUGH = 2.0**-10  # of the largest hessian of a row
 LEAF_BITS = 62  # sums per leaf: int64
 FINEST = -1000  # no finer grid: its inverse must still be a number
-WIDE_WORDS = 8  # of 64 bits
-WIDE_BITS = 64 * WIDE_WORDS
+WIDE_BYTES = 64
+_WIDE_RANGE = 1 << 8 * WIDE_BYTES
 WIDE_UNIT = -224  # the exponent of wide numbers: squares of float32 and their sums fit
 
 
@@ -134,20 +134,18 @@ def _scaled(value: float) -> int:
 
 def from_wide(numbers: Iterable[int]) -> list[float]:
     """Back to real numbers, correctly rounded."""
-    half, whole = 1 << (WIDE_BITS - 1), 1 << WIDE_BITS
-    return [((n + half) % whole - half) / (1 << -WIDE_UNIT) for n in numbers]
+    half = _WIDE_RANGE >> 1
+    return [((n + half) % _WIDE_RANGE - half) / (1 << -WIDE_UNIT) for n in numbers]
 
 
-def to_words(numbers: Sequence[int]) -> AnyArray:
-    """Wide numbers as words of 64 bits, for a message."""
-    data = b"".join((n % (1 << WIDE_BITS)).to_bytes(WIDE_BITS // 8, "little") for n in numbers)
-    return np.frombuffer(data, dtype="<u8").reshape(len(numbers), WIDE_WORDS)
+def wide_to_bytes(numbers: Iterable[int]) -> bytes:
+    """Wide numbers modulo 2 ** 512, for a message."""
+    return b"".join([(n % _WIDE_RANGE).to_bytes(WIDE_BYTES, "little") for n in numbers])
 
 
-def from_words(words: AnyArray) -> list[int]:
-    """The wide numbers behind the words."""
-    data, size = np.ascontiguousarray(words, dtype="<u8").tobytes(), WIDE_BITS // 8
-    return [int.from_bytes(data[i : i + size], "little") for i in range(0, len(data), size)]
+def wide_from_bytes(data: bytes) -> list[int]:
+    """The wide numbers behind the bytes."""
+    return [int.from_bytes(data[i : i + WIDE_BYTES], "little") for i in range(0, len(data), WIDE_BYTES)]
 
 
 def wide_total(vectors: Iterable[Sequence[int]]) -> list[float]:

@@ -19,7 +19,7 @@ import numpy as np
 from simfl.arrays import AnyArray
 from simfl.errors import PrivacyError
 from simfl.messages import Masking
-from simfl.privacy.exact import WIDE_BITS, WIDE_WORDS, from_words
+from simfl.privacy.exact import WIDE_BYTES, wide_from_bytes
 from simfl.privacy.keys import Keys
 from simfl.privacy.tokens import derive, keystream
 
@@ -44,9 +44,8 @@ class Masks:
         """The same for n wide numbers."""
         self._check(mask, purpose)
         total = [0] * n
-        for sign, stream in self._streams(mask, purpose, n * WIDE_BITS // 8):
-            numbers = from_words(np.frombuffer(stream, dtype="<u8").reshape(n, WIDE_WORDS))
-            total = [t + sign * v for t, v in zip(total, numbers, strict=True)]
+        for sign, stream in self._streams(mask, purpose, n * WIDE_BYTES):
+            total = [t + sign * v for t, v in zip(total, wide_from_bytes(stream), strict=True)]
         return total
 
     def _streams(self, mask: Masking, purpose: str, n_bytes: int) -> Iterable[tuple[int, bytes]]:

@@ -103,7 +103,7 @@ def _fresh_ids(n: Counter[str]) -> Protection:
         "Fresh ids",
         n["fresh ids"] > 0 and n["lasting ids"] == 0,
         "Which rows resemble the same foreign row is known for one tree at a time only, under new ids.",
-        "Which rows resemble the same foreign row stays the same over all trees: it can be placed among the party's own rows.",
+        "Which rows resemble the same foreign row stays the same over all trees: it can be located by them.",
     )
 
 
@@ -113,7 +113,7 @@ def _masked_sums(n: Counter[str]) -> Protection:
         "Masked sums",
         total > 0 and n["plain sums"] == 0,
         f"All {total} replies with sums were masked: the hub could read totals only.",
-        f"{n['plain sums']} of {total} replies with sums were sent as they are: a sum over one row gives its label away.",
+        f"{n['plain sums']} of {total} replies with sums were not masked: a sum over one row gives its label away.",
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from simfl.errors import PrivacyError
-from simfl.privacy.exact import from_wide, from_words, to_wide, to_words, wide_total
+from simfl.privacy.exact import from_wide, to_wide, wide_from_bytes, wide_to_bytes, wide_total
 from simfl.privacy.keys import Keys
 from simfl.privacy.masks import Masks
 
@@ -75,4 +75,4 @@ def test_a_sum_that_would_hide_nothing_is_refused(parties):
 @given(st.lists(st.floats(-1e76, 1e76).filter(lambda v: v == 0 or abs(v) > 1e-45), min_size=1, max_size=20))
 def test_wide_sums_are_the_correctly_rounded_ones(values):
     assert wide_total([[n] for n in to_wide(values)]) == [math.fsum(values)]
-    assert from_wide(from_words(to_words(to_wide(values)))) == values
+    assert from_wide(wide_from_bytes(wide_to_bytes(to_wide(values)))) == values
