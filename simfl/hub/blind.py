@@ -141,7 +141,7 @@ def hand_out(
         n_rows={other: n for other, n in n_rows.items() if other != party and other in parties},
         similar=similar,
     )
-    wire.expect(msg.SimilarTaken, transport.ask(party, question), party)
+    wire.expect(msg.SimilarTaken, transport.ask_all({party: question})[party], party)
 
 
 def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Array], bytes]:

@@ -22,7 +22,8 @@ def meet(transport: Transport) -> None:
     }
     first, others = transport.parties[0], transport.parties[1:]
     keys = {party: keys[party] for party in transport.parties}
-    met = wire.expect(msg.Met, transport.ask(first, msg.Meet(keys=keys, first=first, sealed=None)), first)
+    question = msg.Meet(keys=keys, first=first, sealed=None)
+    met = wire.expect(msg.Met, transport.ask_all({first: question})[first], first)
     _check_addressees(met.sealed, others, first)
     questions = {party: msg.Meet(keys=keys, first=first, sealed=met.sealed[party]) for party in others}
     for party, reply in transport.ask_all(questions).items():
