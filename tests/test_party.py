@@ -90,12 +90,10 @@ def test_no_message_carries_a_label(left):
 
 
 def test_the_search_finds_a_value_wherever_it_is():
-    scores = msg.Scores(train={"rmse": 0.1}, train_weight=0.2)
-    sums = msg.FeatureMoments(
-        **{n: wire.pack(np.array([v])) for n, v in (("counts", 0.3), ("sums", 0.4), ("squares", 0.5))}
-    )
-    sent = in_bytes([("a", msg.Finished(scores=scores)), ("a", sums)])
-    assert occurring([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], sent) == [0.1, 0.2, 0.3, 0.4, 0.5]
+    numbers = msg.Started(gradient=0.1, hessian=0.2, total_gradient=0.3, total_hessian=0.4)
+    arrays = msg.LeafSums(round=0, gradients=[wire.pack(np.array([0.5]))], hessians=[wire.pack(np.float32([0.6]))])
+    sent = in_bytes([("a", numbers), ("a", arrays)])
+    assert occurring([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], sent) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
 
 
 @pytest.mark.parametrize("recipe", ["default", "paper"])
