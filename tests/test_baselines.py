@@ -73,24 +73,23 @@ def test_one_party_alone_gets_the_same_from_all_four(halves, table):
 def test_tfl_sends_no_gradients(hospitals):
     model = simfl.baselines.tfl(hospitals, callbacks=[], **FEW)
     kinds = {kind for ways in model.traffic.values() for kind in ways["sent"]}
-    assert kinds <= {"Description", "LabelSummary", "Started", "RowSums", "Grown", "Finished"}
+    assert kinds <= {"Description", "Classes", "LabelSums", "Started", "RowSums", "Grown", "Finished"}
     full = simfl.train(hospitals, callbacks=[], **FEW)
     for name, ways in model.traffic.items():
-        assert ways["sent"]["RowSums"] < 0.2 * full.traffic[name]["sent"]["RowSums"]
+        assert ways["sent"]["RowSums"] < 0.4 * full.traffic[name]["sent"]["RowSums"]
 
 
 def test_tfl_replies_hold_no_sums(halves, monkeypatch):
-    from simfl import messages
+    from simfl import messages, wire
     from simfl.transport import local
 
     seen = []
-    encode = messages.encode
-    monkeypatch.setattr(local, "encode", lambda message: seen.append(message) or encode(message))
+    monkeypatch.setattr(local, "encode", lambda message: seen.append(message) or wire.encode(message))
     simfl.baselines.tfl(halves, callbacks=[], **FEW)
     sums = [m for m in seen if isinstance(m, messages.RowSums)]
     assert sums
     assert not any(m.gradients or m.hessians for m in sums)
-    assert not [m for m in seen if isinstance(m, messages.LeafSums | messages.Hashes | messages.FeatureMoments)]
+    assert not [m for m in seen if isinstance(m, messages.LeafSums | messages.Hashes | messages.FeatureSums)]
 
 
 def test_tfl_trees_are_each_builders_own(halves, table):

@@ -16,6 +16,7 @@ from simfl.errors import DataError
 from simfl.training.pruning import prune
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import from_booster
+from tests.wire import sessions
 
 WARDS = list("abcdefgh")
 
@@ -187,7 +188,7 @@ def test_a_declared_schema_is_all_that_leaves(parties):
     declared = Schema.from_toml({"ward": ["a", "b"], "age": "number"})
     with pytest.warns(UnseenLevelWarning):
         party = simfl.Party("north", X, y, schema=declared)
-    described = party.handle(msg.Describe(version=msg.VERSION, validation_fraction=0, seed=0))
+    described = sessions([party])[0].handle(msg.Describe(version=msg.VERSION, validation_fraction=0, seed=0))
     assert described.columns == list(declared.columns)
     assert schema != declared
 

@@ -16,7 +16,16 @@ Squared error from the start value 0: g = -y, h = 1. At builder a:
 Best split with lambda 1: x1 < 1.5, gain 4/3 + 225/5 - 289/7 = 5.05 (the other way on x1: 121/6 + 36/2 - 289/7 < 0).
 Leaf values of the paper: 2/(2+1) = 0.6667 and 15/(4+1) = 3.
 Leaf values from all rows: left a0, b0, b1: 6/(3+1) = 1.5; right a1, a2, b2: 11/(3+1) = 2.75.
+
+After the first tree of the paper: a (2/3, 3, 3), b (2/3, 2/3, 3). At builder b, whose rows are those similar to a's:
+
+    G = (-1/3-1/3, -10/3+1, 0-3) = (-2/3, -7/3, -3),  H = (2, 2, 2)
+
+Best split: x1 < 1.1, score 4/27 + 256/45 = 5.84 (b0, b1 | b2: 9/5 + 9/3 = 4.8; b1 alone: 49/27 + 121/45 = 4.50).
+Leaf values: (2/3)/(2+1) = 2/9 and (16/3)/(4+1) = 16/15.
 """
+
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,7 +36,7 @@ from simfl import messages as msg
 from simfl.params import prepare_params, train_params
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.tables import HashValues, merge_tables
-from tests.wire import Wire
+from tests.wire import recorded, similar_rows
 
 A = np.array([[0.2, 0.5, 0.4, 0], [1.5, 0.5, 0.3, 0], [3.1, 2.5, 1.5, 0]])
 B = np.array([[0.4, 0.6, 0.3, 0], [1.1, 0.7, 0.1, 0], [1.6, 0.2, 1.2, 0]])
@@ -39,35 +48,33 @@ SETTINGS = {
     "max_depth": 1,
     "min_child_weight": 0.0,
 }
+RECIPES = {"paper": {}, "default": {"extra_depth": 0, "subsample": 1.0}}
 
 
-class Recorder(Wire):
-    """Tells the replies in order: there are several of a kind."""
-
-    def replies(self, kind):
-        return [(party, reply) for party, _, reply in self.log if isinstance(reply, kind)]
+def both():
+    return [simfl.Party("a", A, [1, 2, 6]), simfl.Party("b", B, [1, 4, 3])]
 
 
-@pytest.fixture
-def played(monkeypatch):
+@pytest.fixture(scope="module")
+def played():
     family = HashFamily(np.eye(3, 4), np.zeros(3), bucket_width=1.0)
-    monkeypatch.setattr(HashFamily, "draw", lambda *args, **kwargs: family)
 
-    def play(recipe, **more):
-        transport = Recorder([simfl.Party("a", A, [1, 2, 6]), simfl.Party("b", B, [1, 4, 3])])
-        stage_1 = prepare_params(recipe="paper", bucket_width=1.0, random_state=0)
-        prepared = hub.prepare(transport, stage_1)
-        training = hub.train(transport, prepared, train_params(recipe=recipe, **SETTINGS, **more))
-        return transport, training
+    @cache
+    def play(recipe):
+        transport = recorded(both())
+        prepared = hub.prepare(transport, prepare_params(recipe="paper", bucket_width=1.0, random_state=0))
+        return transport, hub.train(transport, prepared, train_params(recipe=recipe, **SETTINGS | RECIPES[recipe]))
 
-    return play
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HashFamily, "draw", lambda *args, **kwargs: family)
+        yield play
 
 
 def test_every_hash(played):
     transport, _ = played("paper")
     hashes = {
         party: wire.unpack(reply.values, "u1", (3, 3)) + wire.unpack(reply.lowest, "i4", (3,))
-        for party, reply in transport.replies(msg.Hashes)
+        for party, reply in transport.replies(msg.Hashes).items()
     }
     assert hashes["a"].tolist() == [[0, 0, 0], [1, 0, 0], [3, 2, 1]]
     assert hashes["b"].tolist() == [[0, 0, 0], [1, 0, 0], [1, 0, 1]]
@@ -79,16 +86,16 @@ def test_every_hash(played):
 
 def test_every_similar_row(played):
     transport, _ = played("paper")
-    similar = {name: party._similar for name, party in transport.handlers.items()}
+    similar = {name: similar_rows(session) for name, session in transport.handlers.items()}
     assert similar["a"]["b"].tolist() == [[0], [1], [2]]
     assert similar["b"]["a"].tolist() == [[0], [1], [1]]
-    means = {party: reply.equal_hashes for party, reply in transport.replies(msg.Matched)}
+    means = {party: reply.equal_hashes for party, reply in transport.replies(msg.Matched).items()}
     assert means["a"]["b"] == pytest.approx((3 + 3 + 1) / 3)
     assert means["b"]["a"] == pytest.approx((3 + 3 + 2) / 3)
 
 
 def row_sums(transport, number, exponents):
-    (reply,) = (r for _, r in transport.replies(msg.RowSums) if r.round == number)
+    (reply,) = (r for _, _, r in transport.log if isinstance(r, msg.RowSums) and r.round == number)
     return [
         np.ldexp(wire.unpack(array, array.dtype, (3, 1))[:, 0].astype(float), e)
         for array, e in zip((*reply.gradients.values(), *reply.hessians.values()), exponents, strict=True)
@@ -96,7 +103,7 @@ def row_sums(transport, number, exponents):
 
 
 def exponents_of(transport):
-    return next(message.exponents for _, message, _ in transport.log if isinstance(message, msg.SumOntoRows))
+    return transport.questions(msg.SumOntoRows)[0].exponents
 
 
 def test_every_sum_of_the_first_tree(played):
@@ -115,30 +122,40 @@ def test_every_leaf_value_of_the_paper(played):
 
 
 def test_every_leaf_value_from_all_rows(played):
-    transport, training = played("default", extra_depth=0, subsample=1.0)
+    transport, training = played("default")
     sums = {
         party: (wire.unpack(reply.gradients[0], "i8", (2,)), wire.unpack(reply.hessians[0], "i8", (2,)))
-        for party, reply in transport.replies(msg.LeafSums)
-        if reply.round == 0
+        for party, _, reply in transport.log
+        if isinstance(reply, msg.LeafSums) and reply.round == 0
     }
-    exponents = next(m.exponents for _, m, _ in transport.log if isinstance(m, msg.SumPerLeaf))
+    exponents = transport.questions(msg.SumPerLeaf)[0].exponents
     assert np.ldexp(sums["a"][0].astype(float), exponents[0]).tolist() == [-1, -8]
     assert np.ldexp(sums["b"][0].astype(float), exponents[0]).tolist() == [-5, -3]
     assert np.ldexp(sums["a"][1].astype(float), exponents[1]).tolist() == [1, 2]
+    assert np.ldexp(sums["b"][1].astype(float), exponents[1]).tolist() == [2, 1]
     tree = training.rounds[0][0]
     assert tree.value[1:] == pytest.approx([1.5, 2.75])
 
 
 def test_every_sum_of_the_second_tree(played):
-    # After the first tree of the paper: margins a (2/3, 3, 3), b (2/3, 2/3, 3). Party a sums onto b: its own g.
     transport, training = played("paper")
     g, h = row_sums(transport, 1, exponents_of(transport))
-    assert g == pytest.approx([2 / 3 - 1, 3 - 2, 3 - 6], abs=1e-6)
+    assert g == pytest.approx([-1 / 3, 1, -3], abs=1e-6)  # a0 onto b0, a1 onto b1, a2 onto b2
     assert h.tolist() == [1, 1, 1]
     assert training.history[1].builder == "b"
 
 
-def test_the_model_adds_the_trees_up():
-    model = simfl.train([simfl.Party("a", A, [1, 2, 6])], **{**SETTINGS, "n_trees": 1})
-    # Alone: G (-1, -2, -6); {a0, a1} | {a2}: 9/3 + 36/2 = 21 beats {a0} | {a1, a2}: 1/2 + 64/3 = 21.83? No: it loses.
-    assert model.predict(A) == pytest.approx([0.5, 8 / 3, 8 / 3])
+def test_every_leaf_value_of_the_second_tree(played):
+    _, training = played("paper")
+    tree = training.rounds[1][0]
+    assert tree.feature.tolist() == [0, -1, -1]
+    assert tree.threshold[0] == np.float32(1.1)
+    assert tree.value[1:] == pytest.approx([2 / 9, 16 / 15])
+
+
+def test_the_model_adds_the_trees_up(played):
+    _, training = played("paper")
+    model = simfl.train(both(), recipe="paper", bucket_width=1.0, random_state=0, **SETTINGS)
+    assert model.n_trees == len(training.rounds) == 2
+    assert model.predict(A) == pytest.approx([2 / 3 + 2 / 9, 3 + 16 / 15, 3 + 16 / 15])
+    assert model.predict(B) == pytest.approx([2 / 3 + 2 / 9, 2 / 3 + 16 / 15, 3 + 16 / 15])

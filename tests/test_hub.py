@@ -6,31 +6,30 @@ import xgboost as xgb
 from scipy import sparse
 
 import simfl
-from simfl import hub, wire
 from simfl import messages as msg
+from simfl import wire
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError
-from simfl.params import prepare_params, train_params
+from simfl.hub.precision import Precision
 from simfl.transport.local import LocalTransport
+from tests.wire import (
+    bits,
+    by_party,
+    metrics,
+    model_bits,
+    parties,
+    recorded,
+    rows,
+    sessions,
+    similar_rows,
+    train,
+    under_training,
+)
 
 QUICK = {"n_trees": 6, "max_depth": 3, "random_state": 0}
 
 
-def rows(n, seed, d=6):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d)).astype(np.float32)
-    return X, (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=n) > 0).astype(int)
-
-
-def parties(*sizes, **more):
-    return [simfl.Party(f"p{i}", *rows(n, i), **more) for i, n in enumerate(sizes)]
-
-
 def same(one, other):
-    return one.booster.save_raw("json") == other.booster.save_raw("json") or _trees(one) == _trees(other)
-
-
-def _trees(model):
-    return model.booster.get_dump(dump_format="json")
+    return model_bits(one) == model_bits(other)
 
 
 # --- one party is XGBoost --------------------------------------------------------------------------------------------
@@ -97,22 +96,12 @@ class Shuffled(LocalTransport):
 
 @pytest.mark.parametrize("recipe", ["default", "paper"])
 def test_the_result_does_not_depend_on_the_order_in_which_parties_reply(recipe):
-    def trained(transport):
-        transport.parties = ["p0", "p1", "p2", "p3"]
-        prepared = hub.prepare(transport, prepare_params(recipe=recipe, random_state=5))
-        return hub.train(transport, prepared, train_params(recipe=recipe, n_trees=6, max_depth=3))
-
-    def sorted_order(transport_class):
-        members = parties(40, 50, 60, 30)
-        for member in members:
-            member.secret = bytes(range(32))
-        transport = transport_class(members)
-        return trained(transport)
-
-    one, other = sorted_order(LocalTransport), sorted_order(Shuffled)
-    for a, b in zip(one.rounds, other.rounds, strict=True):
-        assert a[0].value.tobytes() == b[0].value.tobytes()
-        assert a[0].threshold.tobytes() == b[0].threshold.tobytes()
+    one, other = (
+        train(kind(sessions(parties(40, 50, 60, 30), secret=0)), recipe=recipe, **QUICK)
+        for kind in (LocalTransport, Shuffled)
+    )
+    assert bits(one) == bits(other)
+    assert metrics(one) == metrics(other)
 
 
 # --- preparation -----------------------------------------------------------------------------------------------------
@@ -191,25 +180,17 @@ def test_every_way_of_hashing_trains(more):
 
 
 def test_every_gradient_lands_exactly_once_at_the_builder():
-    transport = LocalTransport(parties(40, 50, 60))
-    asked = []
-    carry = transport._carry
-
-    def recorded(party, message, data, threads):
-        reply = carry(party, message, data, threads)
-        asked.append((party, message, reply))
-        return reply
-
-    transport._carry = recorded
-    prepared = hub.prepare(transport, prepare_params(random_state=0))
-    hub.train(transport, prepared, train_params(objective="reg:squarederror", n_trees=1, base_score=0.0))
-    labels = {name: party.rows.y.astype(float) for name, party in transport.handlers.items()}
-    for party, message, reply in asked:
-        if isinstance(reply, msg.RowSums):
-            g = np.ldexp(wire.unpack(reply.gradients["p0"], "i4", (40, 1)).astype(float), message.exponents[0])
-            h = np.ldexp(wire.unpack(reply.hessians["p0"], "i3", (40, 1)).astype(float), message.exponents[1])
-            assert g.sum() == pytest.approx(-labels[party].sum(), abs=1e-6)
-            assert h.sum() == len(labels[party])
+    members = parties(40, 50, 60)
+    seen = recorded(members)
+    train(seen, objective="reg:squarederror", n_trees=1, base_score=0.0, random_state=0)
+    labels = {party.name: party.rows.y.astype(float) for party in members}
+    sums = [hop for hop in seen.log if isinstance(hop[2], msg.RowSums)]
+    assert sorted(party for party, _, _ in sums) == ["p1", "p2"]
+    for party, message, reply in sums:
+        g = np.ldexp(wire.unpack(reply.gradients["p0"], "i4", (40, 1)).astype(float), message.exponents[0])
+        h = np.ldexp(wire.unpack(reply.hessians["p0"], "i3", (40, 1)).astype(float), message.exponents[1])
+        assert g.sum() == pytest.approx(-labels[party].sum(), abs=1e-6)
+        assert h.sum() == len(labels[party])
 
 
 def test_identical_rows_find_each_other():
@@ -217,7 +198,7 @@ def test_identical_rows_find_each_other():
     order = np.random.default_rng(0).permutation(60)
     members = [simfl.Party("a", X, y), simfl.Party("b", X[order], y[order])]
     ready = simfl.prepare(members, n_neighbors=1, bucket_width=0.05, matching="shared", random_state=0)
-    similar = {p.name: p._similar for p in ready.parties}
+    similar = {name: similar_rows(session) for name, session in ready.transport.handlers.items()}
     assert (order[similar["a"]["b"][:, 0]] == np.arange(60)).all()
     assert (similar["b"]["a"][:, 0] == order).all()
     assert ready.about.equal_hashes["a"]["b"] == ready.about.n_hashes
@@ -337,27 +318,24 @@ def test_the_last_record_tells_the_model_itself():
 
 @pytest.mark.parametrize("matching", ["blind", "shared"])
 def test_similar_rows_are_found_anew_by_the_trees(matching):
-    asked = []
-
-    class Log(LocalTransport):
-        def _carry(self, party, message, *rest):
-            if party == "p0":
-                asked.append(message)
-            return super()._carry(party, message, *rest)
-
-    transport = Log(parties(60, 50, 40))
-    prepared = hub.prepare(transport, prepare_params(matching=matching, random_state=0))
-    hub.train(transport, prepared, train_params(n_trees=20, max_depth=3, rematch=4))
+    seen = recorded(parties(60, 50, 40))
+    train(seen, matching=matching, random_state=0, n_trees=20, max_depth=3, rematch=4)
+    asked = [question for question, _ in by_party(seen.log)["p0"]]
     assert [m.round for m in asked if isinstance(m, msg.HashByTrees)] == [4, 8, 16]
-    assert [m.round for m in asked if isinstance(m, msg.Match | msg.TakeSimilar)] == [None, 4, 8, 16]
+    assert [m.round for m in asked if isinstance(m, msg.Match | msg.TakeSimilar)] == [0, 4, 8, 16]
 
 
 def test_a_rematch_lasts_for_one_training_only():
     ready = simfl.prepare(parties(60, 50), random_state=0)
-    before = {p.name: p._similar["p1" if p.name == "p0" else "p0"].tolist() for p in ready.parties}
+
+    def kept():
+        sessions = ready.transport.handlers.values()
+        return [ids.tolist() for session in sessions for ids in similar_rows(session).values()]
+
+    before = kept()
     one, other = (simfl.train(ready, n_trees=10, max_depth=3, rematch=2) for _ in range(2))
     assert same(one, other)
-    assert before == {p.name: p._similar["p1" if p.name == "p0" else "p0"].tolist() for p in ready.parties}
+    assert kept() == before
     assert not same(one, simfl.train(ready, n_trees=10, max_depth=3, rematch=0))
 
 
@@ -367,18 +345,17 @@ def test_rows_in_the_same_leaves_resemble_each_other():
     X = rng.normal(size=(600, 9)).astype(np.float32)
     y = X[:, 0] * 3
     members = [simfl.Party("a", X[:300], y[:300]), simfl.Party("b", X[300:], y[300:])]
-    transport = LocalTransport(members)
-    prepared = hub.prepare(transport, prepare_params(matching="shared", random_state=0))
+    transport = LocalTransport(sessions(members))
     distances = []
 
     class Watch(simfl.Callback):
         def after_tree(self, record):
-            run = transport.handlers["a"]._run
+            run = under_training(transport.handlers["a"])
             if run:  # it is over when the last scores come in
-                distances.append(np.abs(X[:300, 0][:, None] - X[300:, 0][run.similar["b"]]).mean())
+                distances.append(np.abs(X[:300, 0][:, None] - X[300:, 0][run.similar.rows["b"]]).mean())
 
-    params = train_params(objective="reg:squarederror", n_trees=12, max_depth=3, rematch=8)
-    hub.train(transport, prepared, params, [Watch()])
+    params = {"objective": "reg:squarederror", "n_trees": 12, "max_depth": 3, "rematch": 8}
+    train(transport, callbacks=[Watch()], matching="shared", random_state=0, **params)
     assert distances[9] < 0.3 * distances[0]
 
 
@@ -504,7 +481,6 @@ def test_hessians_take_three_bytes_only_while_that_is_fine_enough(uses, bits):
     started = {
         f"p{i}": msg.Started(gradient=2.0, hessian=0.5, total_gradient=1e5, total_hessian=1e5) for i in range(10)
     }
-    exponents = hub.training._Exponents(started)
-    exponents.matched(dict.fromkeys(started, uses))
-    assert exponents.bits == bits
-    assert 2.0 ** exponents.row[1] <= 0.5 * 2**-10  # small hessians do not vanish
+    found = Precision(started).onto_rows(dict.fromkeys(started, uses))
+    assert found.hessian_bits == bits
+    assert 2.0 ** found.exponents[1] <= 0.5 * 2**-10  # small hessians do not vanish

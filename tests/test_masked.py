@@ -5,12 +5,11 @@ import pytest
 from scipy import stats
 
 import simfl
-from simfl import hub
+from simfl import hub, wire
 from simfl import messages as msg
 from simfl.errors import PrivacyError
 from simfl.params import prepare_params, train_params
-from simfl.privacy.tokens import secret_of
-from tests.wire import Wire
+from tests.wire import Between, Recorder, bits, metrics, model_bits, recorded, sessions, train
 
 TARGETS = {
     "binary:logistic": lambda X: (X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int),
@@ -27,24 +26,11 @@ def parties(*sizes, objective="binary:logistic", d=6):
     return members
 
 
-def run(members, masked=True, transport=Wire, **more):
-    for member in members:
-        member.secret = secret_of(0)
-    wire = transport(members)
-    stage_1 = {k: more.pop(k) for k in ("ids", "matching", "validation_fraction", "recipe") if k in more}
-    prepared = hub.prepare(wire, prepare_params(random_state=0, masked=masked, **stage_1))
-    recipe = {"recipe": stage_1["recipe"]} if "recipe" in stage_1 else {}
-    params = {"n_trees": 6, "max_depth": 3, "rematch": 3, "masked": masked} | recipe | more
-    if recipe.get("recipe") == "paper":
-        params["rematch"] = 0
-    return wire, hub.train(wire, prepared, train_params(**params))
-
-
-def bits(training):
-    trees = [t for trees in training.rounds for t in trees]
-    return [
-        (t.feature.tobytes(), t.threshold.tobytes(), t.value.tobytes()) for t in trees
-    ], training.base_score.tobytes()
+def run(members, masked=True, must_mask=False, **more):
+    seen = recorded(members, secret=0, must_mask=must_mask)
+    rematch = 0 if more.get("recipe") == "paper" else 3
+    params = {"n_trees": 6, "max_depth": 3, "rematch": rematch, "random_state": 0} | more
+    return seen, train(seen, masked=masked, **params)
 
 
 @pytest.mark.parametrize("objective", TARGETS)
@@ -55,7 +41,8 @@ def test_masks_change_no_bit_of_the_model_nor_of_the_metrics(objective, more):
     members = parties(70, 50, 60, objective=objective)
     one, other = (run(members, masked, objective=objective, **more)[1] for masked in (True, False))
     assert bits(one) == bits(other)
-    assert [(r.train, r.validation) for r in one.history] == [(r.train, r.validation) for r in other.history]
+    assert metrics(one) == metrics(other)
+    assert all(record.train for record in one.history)
 
 
 def test_two_parties_can_mask_too():
@@ -67,34 +54,32 @@ def test_masks_are_switched_on_by_one_parameter():
     members = parties(60, 50, 40)
     model = simfl.train(members, masked=True, n_trees=4, random_state=0)
     plain = simfl.train(members, n_trees=4, random_state=0)
-    assert model.booster.get_dump() == plain.booster.get_dump()
+    assert model_bits(model) == model_bits(plain)
     assert "LabelSums" in model.traffic["p0"]["sent"]
-    assert "LabelSums" not in plain.traffic["p0"]["sent"]
     ready = simfl.prepare(members, masked=True, random_state=0)
-    assert simfl.train(ready, n_trees=4).booster.get_dump() == plain.booster.get_dump()
+    assert model_bits(simfl.train(ready, n_trees=4)) == model_bits(plain)
 
 
 # --- what the hub sees -----------------------------------------------------------------------------------------------
 
 
-def vectors(wire):
+def vectors(seen):
     """All numbers that parties summed, as words, by kind; also the totals that go to a builder."""
     found = {}
-    for _, message, reply in wire.log:
+    for _, message, reply in seen.log:
         if isinstance(reply, msg.RowSums):
             found.setdefault("rows", []).extend([*reply.gradients.values(), *reply.hessians.values()])
         if isinstance(message, msg.Grow):
             found.setdefault("to the builder", []).extend([message.gradients, message.hessians])
         if isinstance(reply, msg.LeafSums):
             found.setdefault("leaves", []).extend([*reply.gradients, *reply.hessians])
-        if isinstance(reply, msg.FeatureMoments):
-            found.setdefault("moments", []).extend([reply.counts, reply.sums, reply.squares])
+        if isinstance(reply, msg.FeatureSums):
+            found.setdefault("features", []).append(reply.sums)
         if isinstance(reply, msg.LabelSums):
             found.setdefault("labels", []).append(reply.sums)
         scores = getattr(reply, "scores", None)
         if scores is not None:
-            assert scores.train == scores.validation == {}
-            found.setdefault("scores", []).append(scores.masked)
+            found.setdefault("scores", []).append(scores)
     return {kind: np.frombuffer(b"".join(a.data for a in arrays), dtype=np.uint16) for kind, arrays in found.items()}
 
 
@@ -102,7 +87,7 @@ def vectors(wire):
 def test_every_masked_number_that_the_hub_sees_is_uniform_and_differs_between_runs(sizes):
     members = parties(*sizes)
     one, other = (vectors(run(members)[0]) for _ in range(2))
-    assert set(one) == {"rows", "to the builder", "leaves", "moments", "labels", "scores"}
+    assert set(one) == {"rows", "to the builder", "leaves", "features", "labels", "scores"}
     for kind, words in one.items():
         assert stats.kstest((words + 0.5) / 2.0**16, "uniform").pvalue > 1e-5, kind
         assert (words[: len(other[kind])] == other[kind][: len(words)]).mean() < 0.05, kind
@@ -110,8 +95,8 @@ def test_every_masked_number_that_the_hub_sees_is_uniform_and_differs_between_ru
     assert stats.kstest((plain + 0.5) / 2.0**16, "uniform").pvalue < 1e-5  # the test can tell
 
 
-def vectors_unmasked(wire):
-    arrays = [a for _, _, r in wire.log if isinstance(r, msg.RowSums) for a in r.gradients.values()]
+def vectors_unmasked(seen):
+    arrays = [a for _, _, r in seen.log if isinstance(r, msg.RowSums) for a in r.gradients.values()]
     return np.frombuffer(b"".join(a.data for a in arrays), dtype=np.uint16)
 
 
@@ -119,8 +104,8 @@ def test_masks_cost_no_bytes_where_the_rows_are():
     members = parties(300, 200, 250)
     masked, plain = (run(members, masked)[0] for masked in (True, False))
 
-    def size(wire, kind):
-        return sum(len(wire.encode(r)) for _, _, r in wire.log if isinstance(r, kind))
+    def size(seen, kind):
+        return sum(len(wire.encode(r)) for _, _, r in seen.log if isinstance(r, kind))
 
     assert size(masked, msg.LeafSums) == size(plain, msg.LeafSums)
     replies = sum(isinstance(r, msg.RowSums) for _, _, r in masked.log)
@@ -129,9 +114,9 @@ def test_masks_cost_no_bytes_where_the_rows_are():
 
 def test_the_builder_gets_only_the_total_of_the_others():
     members = parties(60, 50, 40)
-    wire, _ = run(members, matching="shared")  # sums stand in the order of the rows
+    seen, _ = run(members, matching="shared")  # sums stand in the order of the rows
     plain, _ = run(members, masked=False, matching="shared")
-    exponents = next(m.exponents for _, m, _ in wire.log if isinstance(m, msg.SumOntoRows))
+    exponents = next(m.exponents for _, m, _ in seen.log if isinstance(m, msg.SumOntoRows))
     assert exponents == next(m.exponents for _, m, _ in plain.log if isinstance(m, msg.SumOntoRows))
     sent, truth = (
         [
@@ -139,9 +124,9 @@ def test_the_builder_gets_only_the_total_of_the_others():
             for _, _, r in w.log
             if isinstance(r, msg.RowSums) and r.round == 0
         ]
-        for w in (wire, plain)
+        for w in (seen, plain)
     )
-    for hidden in sent:  # one's masks with the builder and with the third party are both in it
+    for hidden in sent:  # its masks with the builder and with the third party are both in it
         assert not any((hidden == t).mean() > 0.1 for t in truth)
     assert ((sent[0] + sent[1]) == (truth[0] + truth[1])).mean() < 0.1  # the builder's own masks are still to be undone
 
@@ -150,53 +135,43 @@ def test_the_builder_gets_only_the_total_of_the_others():
 
 
 def test_a_step_is_redone_among_those_present_with_new_masks():
-    members = parties(60, 50, 40)
+    members, moments = parties(60, 50, 40), iter([True])
 
-    class Fragile(Wire):
-        lost = False
+    def lost_once(message):
+        if isinstance(message, msg.SumPerLeaf) and message.round == 2 and next(moments, False):
+            raise ConnectionError("p2 is gone")
+        return message
 
-        def _carry(self, party, message, data, threads):
-            if isinstance(message, msg.SumPerLeaf) and message.round == 2 and party == "p2" and not self.lost:
-                self.lost = True
-                raise ConnectionError("p2 is gone")
-            return super()._carry(party, message, data, threads)
-
-    for member in members:
-        member.secret = secret_of(0)
-    wire = Fragile(members)
-    prepared = hub.prepare(wire, prepare_params(random_state=0, masked=True))
+    *others, last = sessions(members, secret=0)
+    seen = Recorder([*others, Between(last, question=lost_once)])
+    prepared = hub.prepare(seen, prepare_params(random_state=0, masked=True))
     params = train_params(n_trees=6, max_depth=3, masked=True, rematch=0)
     with pytest.raises(ConnectionError):
-        hub.train(wire, prepared, params)
-    first = [r for _, _, r in wire.log if isinstance(r, msg.LeafSums)]
-    wire.log.clear()
-    again = hub.train(wire, prepared, params)
-    second = [r for _, _, r in wire.log if isinstance(r, msg.LeafSums)]
+        hub.train(seen, prepared, params)
+    first = [r for _, _, r in seen.log if isinstance(r, msg.LeafSums)]
+    seen.log.clear()
+    again = hub.train(seen, prepared, params)
+    second = [r for _, _, r in seen.log if isinstance(r, msg.LeafSums)]
     assert first[0].gradients[0].data != second[0].gradients[0].data  # the same sums under new masks
     assert bits(again) == bits(run(members, masked=False, rematch=0)[1])
-    wire.parties = ["p0", "p1"]  # the third does not come back
-    prepared = hub.prepare(wire, prepare_params(random_state=0, masked=True))
-    assert len(hub.train(wire, prepared, params).rounds) == 6
+    seen.parties = ["p0", "p1"]  # the third does not come back
+    prepared = hub.prepare(seen, prepare_params(random_state=0, masked=True))
+    assert len(hub.train(seen, prepared, params).rounds) == 6
 
 
 # --- what a party refuses --------------------------------------------------------------------------------------------
 
 
 def test_a_party_that_was_promised_masks_sends_nothing_without():
-    members = parties(60, 50)
-    for member in members:
-        member.must_mask = True
-    assert len(run(members)[1].rounds) == 6
+    assert len(run(parties(60, 50), must_mask=True)[1].rounds) == 6
     with pytest.raises(PrivacyError, match=r"Party 'p0' was asked for sums without masks"):
-        run(members, masked=False)
+        run(parties(60, 50), masked=False, must_mask=True)
 
 
 def test_a_party_never_sums_alone_nor_twice():
-    members = parties(60, 50)
-    run(members)
-    party = members[0]
+    party = run(parties(60, 50))[0].handlers["p0"]
     with pytest.raises(PrivacyError, match="not alone"):
-        party.handle(msg.Measure(mask=msg.Masking(step=99, parties=["p0"])))
-    party.handle(msg.Measure(mask=msg.Masking(step=99, parties=["p0", "p1"])))
+        party.handle(msg.SumFeatures(mask=msg.Masking(step=99, parties=["p0"])))
+    party.handle(msg.SumFeatures(mask=msg.Masking(step=99, parties=["p0", "p1"])))
     with pytest.raises(PrivacyError, match="same masks twice"):
-        party.handle(msg.Measure(mask=msg.Masking(step=99, parties=["p0", "p1"])))
+        party.handle(msg.SumFeatures(mask=msg.Masking(step=99, parties=["p0", "p1"])))

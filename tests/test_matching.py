@@ -2,30 +2,30 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 import simfl
 from simfl import hub, wire
 from simfl import messages as msg
 from simfl.errors import DataError, ParameterError, PrivacyError, ProtocolError
-from simfl.params import prepare_params, train_params
+from simfl.params import prepare_params
 from simfl.preprocessing.lsh import HashFamily
-from simfl.privacy.tokens import secret_of
+from simfl.privacy.keys import Keys
+from simfl.privacy.tokens import fresh_order, secret_of
 from simfl.transport.local import LocalTransport
-from tests.wire import Wire, parties, rows
+from tests.wire import Between, model_bits, parties, places, recorded, rows, sessions, similar_rows, train
+
+DESCRIBE = msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=0)
 
 
-def dump(model):
-    return model.booster.get_dump(dump_format="json")
-
-
-def similar_rows(ready):
+def similar_pairs(ready):
     """Every party's similar rows as row numbers of the others."""
-    places = {p.name: p._places for p in ready.parties}
+    order = {name: places(session) for name, session in ready.transport.handlers.items()}
     return {
-        (p.name, other): ids if places[other] is None else places[other][ids]
-        for p in ready.parties
-        for other, ids in p._similar.items()
+        (name, other): ids if order[other] is None else order[other][ids]
+        for name, session in ready.transport.handlers.items()
+        for other, ids in similar_rows(session).items()
     }
 
 
@@ -33,7 +33,7 @@ def similar_rows(ready):
 def test_blind_and_shared_find_the_same_similar_rows(more):
     members = parties(300, 200, 700)  # few hash values: thousands of ties
     more = {"n_hashes": 3, "random_state": 7} | more
-    blind, shared = (similar_rows(simfl.prepare(members, matching=m, **more)) for m in ("blind", "shared"))
+    blind, shared = (similar_pairs(simfl.prepare(members, matching=m, **more)) for m in ("blind", "shared"))
     assert blind.keys() == shared.keys()
     for pair, found in shared.items():
         np.testing.assert_array_equal(blind[pair], found)
@@ -43,7 +43,7 @@ def test_blind_and_shared_find_the_same_similar_rows(more):
 def test_blind_and_shared_train_the_same_model_also_after_a_rematch(turns):
     more = {"n_trees": 12, "rematch": 3, "max_depth": 3, "random_state": 3, "turns": turns}
     blind, shared = (simfl.train(parties(120, 90, 70), matching=m, **more) for m in ("blind", "shared"))
-    assert dump(blind) == dump(shared)
+    assert model_bits(blind) == model_bits(shared)
     assert [r.train for r in blind.history] == [r.train for r in shared.history]
 
 
@@ -59,31 +59,31 @@ def test_a_saved_preparation_trains_the_same_model_without_a_seed(tmp_path):
     ready.save(tmp_path / "ready")
     again = simfl.Preparation.load(tmp_path / "ready", members)
     more = {"n_trees": 8, "max_depth": 3, "rematch": 3}
-    assert dump(simfl.train(ready, **more)) == dump(simfl.train(again, **more))
+    assert model_bits(simfl.train(ready, **more)) == model_bits(simfl.train(again, **more))
 
 
 # --- what the hub sees -----------------------------------------------------------------------------------------------
 
 
 def test_the_hub_learns_neither_the_secret_nor_the_directions():
-    wire = Wire(parties(60, 50, 40))
-    hub.prepare(wire, prepare_params(random_state=5))
-    held = {p.secret for p in wire.handlers.values()}
+    seen = recorded(parties(60, 50, 40))
+    hub.prepare(seen, prepare_params(random_state=5))
+    held = {p.secret for p in seen.handlers.values()}
     assert len(held) == 1
     secret = held.pop()
     assert secret != secret_of(5)
-    assert secret not in wire.bytes
-    assert [m.seed for _, m, _ in wire.log if isinstance(m, msg.Hash)] == [None] * 3
-    again = Wire(parties(60, 50, 40))
+    assert secret not in seen.bytes
+    assert [m.seed for _, m, _ in seen.log if isinstance(m, msg.Hash)] == [None] * 3
+    again = recorded(parties(60, 50, 40))
     hub.prepare(again, prepare_params(random_state=5))
     assert again.handlers["p0"].secret != secret
 
 
 def test_names_and_order_of_the_rows_change_from_run_to_run():
     def hidden():
-        wire = Wire(parties(60, 50))
-        hub.prepare(wire, prepare_params(random_state=5))
-        return wire.replies(msg.HiddenRows)["p0"]
+        seen = recorded(parties(60, 50))
+        hub.prepare(seen, prepare_params(random_state=5))
+        return seen.replies(msg.HiddenRows)["p0"]
 
     one, other = hidden(), hidden()
     assert one.names[0].data != other.names[0].data
@@ -96,78 +96,65 @@ def test_the_order_of_the_rows_is_private_even_to_those_who_know_the_secret():
     orders = []
     for _ in range(2):
         ready = simfl.prepare(members, random_state=0)
-        orders.append(ready.parties[0]._places)
+        orders.append(places(ready.transport.handlers["p0"]))
     assert sorted(orders[0].tolist()) == list(range(400))
     assert abs(stats.spearmanr(*orders).statistic) < 0.2
     assert abs(stats.spearmanr(orders[0], np.arange(400)).statistic) < 0.2
 
 
 def test_the_hub_sees_which_values_are_equal_and_no_more():
-    members = parties(200, 50)
-    for member in members:
-        member.secret = secret_of(9)
-    wire = Wire(members)
-    hub.prepare(wire, prepare_params(scale="none", bucket_width=1.5))
-    reply, party = wire.replies(msg.HiddenRows)["p0"], wire.handlers["p0"]
+    seen = recorded(parties(200, 50), secret=9)
+    hub.prepare(seen, prepare_params(scale="none", bucket_width=1.5))
+    reply, party = seen.replies(msg.HiddenRows)["p0"], seen.handlers["p0"]
     family = HashFamily.draw(9, 5, 6, 1.5)
-    true = np.floor((party.rows.X.astype(float) @ family.directions.T + family.offsets) / 1.5)[party._places]
+    true = np.floor((party.party.rows.X.astype(float) @ family.directions.T + family.offsets) / 1.5)[places(party)]
     codes = wire.unpack(reply.codes, "u1", (200, 5))
     for h in range(5):
         np.testing.assert_array_equal(np.equal.outer(true[:, h], true[:, h]), np.equal.outer(codes[:, h], codes[:, h]))
 
 
 def test_no_party_is_sent_anything_of_another_but_ids():
-    wire = Wire(parties(60, 50, 40))
-    prepared = hub.prepare(wire, prepare_params(random_state=5))
-    hub.train(wire, prepared, train_params(n_trees=7, max_depth=3, rematch=3))
-    kinds = {type(message).__name__ for _, message, _ in wire.log}
-    assert "Match" not in kinds
-    (taken,) = {
-        m.round: m for p, m, _ in wire.log if isinstance(m, msg.TakeSimilar) and p == "p0" and m.round == 3
-    }.values()
+    seen = recorded(parties(60, 50, 40))
+    train(seen, random_state=5, n_trees=7, max_depth=3, rematch=3)
+    assert not seen.questions(msg.Match)
+    (taken,) = (m for p, m, _ in seen.log if isinstance(m, msg.TakeSimilar) and p == "p0" and m.round == 3)
     assert {o: a.shape for o, a in taken.similar.items()} == {"p1": (60, 5), "p2": (60, 5)}
 
 
 def test_the_preparation_costs_at_most_a_quarter_of_the_papers_bytes():
-    members = parties(3000, 3000)
-    wire = Wire(members, n_jobs=2)
-    hub.prepare(wire, prepare_params(random_state=0, n_hashes=5))
-    matched = [len(wire.encode(m)) for _, m, _ in wire.log if isinstance(m, msg.TakeSimilar)]
-    hidden = [len(wire.encode(r)) for r in wire.replies(msg.HiddenRows).values()]
+    seen = recorded(parties(3000, 3000), n_jobs=2)
+    hub.prepare(seen, prepare_params(random_state=0, n_hashes=5))
+    matched = [len(wire.encode(m)) for _, m, _ in seen.log if isinstance(m, msg.TakeSimilar)]
+    hidden = [len(wire.encode(r)) for r in seen.replies(msg.HiddenRows).values()]
     paper = 8 * 2 * 6000 * 5
     assert sum(matched) + sum(hidden) < 1.2 * paper / 4  # five hashes are few: eight and more stay below a quarter
     X, y = rows(6000, 0, d=12)
-    wire = Wire([simfl.Party("a", X[:3000], y[:3000]), simfl.Party("b", X[3000:], y[3000:])], n_jobs=2)
-    hub.prepare(wire, prepare_params(random_state=0))
-    assert wire.traffic.total < 8 * 2 * 6000 * 11 / 4
+    seen = recorded([simfl.Party("a", X[:3000], y[:3000]), simfl.Party("b", X[3000:], y[3000:])], n_jobs=2)
+    hub.prepare(seen, prepare_params(random_state=0))
+    assert seen.traffic.total < 8 * 2 * 6000 * 11 / 4
 
 
 # --- fresh ids -------------------------------------------------------------------------------------------------------
 
 
 def trained_with_fresh_ids(members, **more):
-    wire = Wire(members)
-    prepared = hub.prepare(wire, prepare_params(ids="fresh", random_state=0))
-    return wire, hub.train(wire, prepared, train_params(n_trees=8, max_depth=3, **more))
+    seen = recorded(members, secret=0)
+    return seen, train(seen, ids="fresh", random_state=0, n_trees=8, max_depth=3, **more)
 
 
 def test_fresh_ids_give_every_gradient_to_a_similar_row_of_the_builder():
     members = parties(60, 50, 40)
-    for member in members:
-        member.secret = secret_of(0)
-    known = similar_rows(simfl.prepare(members, random_state=0))
-    wire, _ = trained_with_fresh_ids(members, objective="reg:squarederror", base_score=0.0)
-    orders = {m.round: (p, m) for p, m, _ in wire.log if isinstance(m, msg.Grow)}
+    known = similar_pairs(simfl.prepare(members, random_state=0))
+    seen, _ = trained_with_fresh_ids(members, objective="reg:squarederror", base_score=0.0)
+    orders = {m.round: (p, m) for p, m, _ in seen.log if isinstance(m, msg.Grow)}
     builder, grow = orders[0]
-    places = wire.handlers[builder]._places
-    from simfl.privacy.tokens import fresh_order
-
-    row_at = places[fresh_order(grow.order, len(places))]
-    for party, message, _ in wire.log:
+    order = places(seen.handlers[builder])
+    row_at = order[fresh_order(grow.order, len(order))]
+    for party, message, _ in seen.log:
         if isinstance(message, msg.SumOntoRows) and message.round == 0:
-            ids = wire.unpack(message.similar[builder], "u1", (len(wire.handlers[party].rows.y),))
+            ids = wire.unpack(message.similar[builder], "u1", (len(seen.handlers[party].party.rows.y),))
             drawn = np.empty_like(ids)
-            drawn[wire.handlers[party]._places] = row_at[ids]
+            drawn[places(seen.handlers[party])] = row_at[ids]
             assert (drawn[:, None] == known[party, builder]).any(axis=1).all()
             assert len(set((drawn[:, None] == known[party, builder]).argmax(axis=1))) == 5  # all of the five are drawn
 
@@ -175,23 +162,23 @@ def test_fresh_ids_give_every_gradient_to_a_similar_row_of_the_builder():
 def test_fresh_ids_cannot_be_linked_between_trees():
     X, y = rows(500, 0)
     members = [simfl.Party("a", X, y), simfl.Party("b", X, y)]  # with one neighbour every row finds itself
-    wire = Wire(members)
-    prepared = hub.prepare(wire, prepare_params(ids="fresh", n_neighbors=1, bucket_width=0.05, random_state=0))
-    hub.train(wire, prepared, train_params(n_trees=6, max_depth=3, rematch=0))
-    seen = [
+    seen = recorded(members)
+    more = {"n_neighbors": 1, "bucket_width": 0.05, "random_state": 0, "n_trees": 6, "max_depth": 3, "rematch": 0}
+    train(seen, ids="fresh", **more)
+    ids = [
         wire.unpack(m.similar["a"], "u2", (500,)).astype(int)
-        for p, m, _ in wire.log
+        for p, m, _ in seen.log
         if isinstance(m, msg.SumOntoRows) and p == "b"
     ]
-    assert len(seen) == 3
+    assert len(ids) == 3
     for one, other in ((0, 1), (1, 2), (0, 2)):
-        assert (seen[one] == seen[other]).mean() < 0.02
-        assert abs(stats.spearmanr(seen[one], seen[other]).statistic) < 0.2
+        assert (ids[one] == ids[other]).mean() < 0.02
+        assert abs(stats.spearmanr(ids[one], ids[other]).statistic) < 0.2
 
 
 def test_parties_keep_no_similar_rows_with_fresh_ids():
     ready = simfl.prepare(parties(60, 50), ids="fresh", random_state=0)
-    assert all(p._similar == {} for p in ready.parties)
+    assert all(similar_rows(session) == {} for session in ready.transport.handlers.values())
 
 
 @pytest.mark.parametrize("more", [{}, {"turns": "all"}, {"rematch": 2}])
@@ -203,7 +190,7 @@ def test_fresh_ids_learn_as_well_and_the_same_seed_gives_the_same_model(more, tm
     ready = simfl.prepare(parties(200, 150, 150), ids="fresh", random_state=0)
     ready.save(tmp_path / "ready")
     again = simfl.Preparation.load(tmp_path / "ready", parties(200, 150, 150))
-    assert dump(fresh) == dump(simfl.train(again, **more))
+    assert model_bits(fresh) == model_bits(simfl.train(again, **more))
 
 
 def test_fresh_ids_need_blind_matching():
@@ -215,54 +202,38 @@ def test_fresh_ids_need_blind_matching():
 
 
 def test_parties_with_different_secrets_are_refused():
-    members = parties(30, 30, 30)
-    for member, secret in zip(members, (1, 1, 2), strict=True):
-        member.secret = secret_of(secret)
+    members = [sessions([member], secret=n)[0] for member, n in zip(parties(30, 30, 30), (1, 1, 2), strict=True)]
     with pytest.raises(DataError, match=r"another common secret than 'p0'.*\['p2'\]"):
-        simfl.prepare(members)
+        hub.prepare(LocalTransport(members), prepare_params())
 
 
 def test_a_hub_that_puts_itself_between_parties_is_found_out(identities):
-    class Between(LocalTransport):
-        def ask(self, party, message):
-            if isinstance(message, msg.Meet):
-                from simfl.privacy.keys import Keys
+    def forge(message):
+        if not isinstance(message, msg.TakeKeys):
+            return message
+        forged = replace(message.keys["p1"], key=Keys("p1").public)
+        return replace(message, keys=message.keys | {"p1": forged})
 
-                forged = msg.SignedKey(
-                    key=Keys("p1").public,
-                    signature=message.keys["p1"].signature,
-                    certificate=message.keys["p1"].certificate,
-                )
-                message = msg.Meet(keys=message.keys | {"p1": forged}, first=message.first, sealed=message.sealed)
-            return super().ask(party, message)
-
-    members = parties(30, 30)
-    for member in members:
-        member.identity = identities(member.name)
-    hub.prepare(LocalTransport(members), prepare_params())
+    hub.prepare(LocalTransport(sessions(parties(30, 30), identity=identities)), prepare_params())
+    first, second = sessions(parties(30, 30), identity=identities)
     with pytest.raises(PrivacyError, match="'p1' is refused"):
-        hub.prepare(Between(parties_with(members)), prepare_params())
-
-
-def parties_with(members):
-    fresh = [m.fresh() for m in members]
-    for member in fresh:
-        member.secret = None
-    return fresh
+        hub.prepare(LocalTransport([Between(first, question=forge), second]), prepare_params())
 
 
 def test_ids_beyond_the_rows_of_the_other_are_refused():
-    party = parties(30)[0]
-    party.secret = secret_of(0)
+    (party,) = sessions(parties(30), secret=0)
     scale = {"mean": wire.pack(np.zeros(6)), "deviation": wire.pack(np.ones(6))}
     ask = msg.Hash(seed=None, n_hashes=3, bucket_width=1.0, law="gaussian", **scale)
+    party.handle(DESCRIBE)
     party.handle(ask)
     ids = wire.pack(np.full((30, 1), 9, np.uint8))
     with pytest.raises(ProtocolError, match="none of another party's 9 rows"):
-        party.handle(msg.TakeSimilar(round=None, parties=["p0", "p1"], n_rows={"p1": 9}, similar={"p1": ids}))
+        party.handle(msg.TakeSimilar(round=0, parties=["p0", "p1"], n_rows={"p1": 9}, similar={"p1": ids}))
 
 
 def test_a_party_without_a_secret_hides_nothing():
     scale = {"mean": wire.pack(np.zeros(6)), "deviation": wire.pack(np.ones(6))}
-    with pytest.raises(ProtocolError, match="before it had a secret"):
-        parties(30)[0].handle(msg.Hash(seed=None, n_hashes=3, bucket_width=1.0, law="gaussian", **scale))
+    (party,) = sessions(parties(30))
+    party.handle(DESCRIBE)
+    with pytest.raises(ProtocolError, match="before it shared a secret"):
+        party.handle(msg.Hash(seed=None, n_hashes=3, bucket_width=1.0, law="gaussian", **scale))

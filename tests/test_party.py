@@ -1,33 +1,22 @@
 """What leaves a party: every byte of a run is watched."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 import simfl
-from simfl import hub, wire
 from simfl import messages as msg
+from simfl import wire
 from simfl.errors import ProtocolError
-from simfl.params import prepare_params, train_params
+from simfl.params import train_params
+from simfl.privacy.exact import to_wide, wide_to_bytes
 from simfl.training import trees
-from simfl.transport.local import LocalTransport
+from tests.wire import recorded, sessions, train, under_training
 
 STATISTICS = ("sum_hessian", "base_weights", "loss_changes")
-
-
-class Tap(LocalTransport):
-    """Keeps the bytes of all replies."""
-
-    def __init__(self, parties):
-        super().__init__(parties, n_jobs=1)
-        self.left = []
-
-    def _carry(self, party, message, data, threads):
-        reply = super()._carry(party, message, data, threads)
-        self.left.append((party, reply, wire.encode(reply)))
-        return reply
 
 
 def strange_rows(n, seed):
@@ -36,70 +25,103 @@ def strange_rows(n, seed):
     return (rng.normal(size=(n, 5)) * np.pi).astype(np.float32)
 
 
-def play(parties, objective, recipe="default", **more):
-    tap = Tap(parties)
-    stage_1 = {name: more.pop(name) for name in ("matching", "ids") if name in more}
-    prepared = hub.prepare(tap, prepare_params(recipe=recipe, random_state=0, validation_fraction=0.2, **stage_1))
+def play(members, objective="reg:squarederror", recipe="default", **more):
+    """A run of both stages: all replies, with their senders."""
+    seen = recorded(members)
     more = {"rematch": 3} | more if recipe == "default" else more
-    training = hub.train(
-        tap, prepared, train_params(recipe=recipe, objective=objective, n_trees=6, max_depth=3, **more)
-    )
-    return tap, training
+    params = {"n_trees": 6, "max_depth": 3, "validation_fraction": 0.2, "random_state": 0} | more
+    train(seen, objective=objective, recipe=recipe, **params)
+    return [(party, reply) for party, _, reply in seen.log]
 
 
 def regression_parties():
     return [simfl.Party(f"p{i}", strange_rows(n, i), strange_rows(n, i + 9)[:, 0]) for i, n in enumerate((60, 60, 40))]
 
 
+@pytest.fixture(scope="module", params=["default", "paper"])
+def left(request):
+    """What left the parties, by recipe."""
+    return play(regression_parties(), recipe=request.param, base_score=0.5)
+
+
+def in_bytes(left, without_thresholds=False):
+    """All replies as bytes. Thresholds are the one way in which single values may leave: those of a builder's rows."""
+    empty = wire.pack(np.empty(0, np.float32))
+    replies = [reply for _, reply in left]
+    if without_thresholds:
+        replies = [
+            replace(reply, trees=[replace(tree, threshold=empty) for tree in reply.trees])
+            if isinstance(reply, msg.Grown)
+            else reply
+            for reply in replies
+        ]
+    return b"".join(wire.encode(reply) for reply in replies)
+
+
+def occurring(values, sent):
+    """Those of the values that are somewhere in the bytes: in an array ("<"), as a number (">"), or as a wide sum."""
+    kinds = [np.dtype(kind) for kind in ("<f4", "<f8", ">f8")]
+
+    def forms(value):
+        wide = wide_to_bytes(to_wide([float(value)])) if abs(value) > 1e-30 else wide_to_bytes([1])
+        return [np.asarray(value, kind).tobytes() for kind in kinds] + [wide]
+
+    return [v for v in values if any(form in sent for form in forms(v))]
+
+
 def test_a_party_of_one_row_does_not_give_it_away_as_a_sum():
     members = [*regression_parties(), simfl.Party("one", strange_rows(1, 77), [0.5])]
-    tap, _ = play(members, "reg:squarederror", turns="proportional")
-    sent = b"".join(without_thresholds(reply) for _, reply, _ in tap.left)
-    assert not any(np.float64(v).tobytes() in sent for v in members[-1].rows.X.ravel())
+    sent = in_bytes(play(members, turns="proportional"), without_thresholds=True)
+    assert not occurring(members[-1].rows.X.ravel(), sent)
 
 
 def test_a_rematch_sends_no_more_values_than_hashing_did():
-    tap, _ = play(regression_parties(), "reg:squarederror", matching="shared")
-    hashes = {p: r.values.shape for p, r, _ in tap.left if isinstance(r, msg.Hashes)}
-    leaves = [(p, r.leaves.shape) for p, r, _ in tap.left if isinstance(r, msg.LeavesOfRows)]
+    left = play(regression_parties(), matching="shared")
+    hashes = {p: r.values.shape for p, r in left if isinstance(r, msg.Hashes) and r.round == 0}
+    leaves = [(p, r.values.shape) for p, r in left if isinstance(r, msg.Hashes) and r.round > 0]
     assert leaves
     assert all(shape[0] == hashes[p][0] and shape[1] <= hashes[p][1] for p, shape in leaves)
 
 
-def without_thresholds(reply):
-    """A threshold is one value of one of the builder's rows: the one way in which a single value may leave."""
-    if not isinstance(reply, msg.Grown):
-        return wire.encode(reply)
-    empty = wire.pack(np.empty(0, np.float32))
-    return wire.encode(replace(reply, trees=[replace(tree, threshold=empty) for tree in reply.trees]))
+def test_no_message_carries_a_row_nor_a_value_of_one_but_the_thresholds(left):
+    values = np.concatenate([party.rows.X.ravel() for party in regression_parties()])
+    assert not occurring(values, in_bytes(left, without_thresholds=True))
+    assert occurring(values, in_bytes(left))  # the search finds what is there: thresholds
+
+
+def test_no_message_carries_a_label(left):
+    labels = np.concatenate([party.rows.y for party in regression_parties()])
+    first_gradients = labels - 0.5
+    assert not occurring([*labels, *-labels, *first_gradients, *-first_gradients], in_bytes(left))
+
+
+def test_the_search_finds_a_value_wherever_it_is():
+    numbers = msg.Started(gradient=0.1, hessian=0.2, total_gradient=0.3, total_hessian=0.4)
+    arrays = msg.LeafSums(round=0, gradients=[wire.pack(np.array([0.5]))], hessians=[wire.pack(np.float32([0.6]))])
+    wide = msg.LabelSums(sums=wire.pack_wide(to_wide([0.7])))
+    sent = in_bytes([("a", numbers), ("a", arrays), ("a", wide)])
+    assert occurring([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], sent) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 
 
 @pytest.mark.parametrize("recipe", ["default", "paper"])
-def test_no_message_carries_a_row_nor_a_value_of_one_but_the_thresholds(recipe):
-    members = regression_parties()
-    tap, _ = play(members, "reg:squarederror", recipe=recipe)
-    sent = b"".join(without_thresholds(reply) for _, reply, _ in tap.left)
-    values = np.concatenate([party.rows.X.ravel() for party in members])
-    assert not any(np.float32(v).tobytes() in sent or np.float64(v).tobytes() in sent for v in values)
+def test_no_message_carries_the_margin_or_a_gradient_of_a_row(recipe):
+    transport, values = recorded(regression_parties()), set()
 
+    class Look(simfl.Callback):
+        def after_tree(self, record):
+            for run in filter(None, map(under_training, transport.handlers.values())):
+                values.update(run.train.margin.ravel().tolist(), run.g.ravel().tolist())
 
-@pytest.mark.parametrize("recipe", ["default", "paper"])
-def test_no_message_carries_a_label(recipe):
-    members = regression_parties()
-    tap, _ = play(members, "reg:squarederror", recipe=recipe, base_score=0.5)
-    sent = b"".join(data for _, _, data in tap.left)
-    for party in members:
-        for y in party.rows.y:
-            for value in (y, -y, y - 0.5, 0.5 - y):  # also not as the first gradient
-                assert np.float32(value).tobytes() not in sent
-                assert np.float64(value).tobytes() not in sent
+    more = {"recipe": recipe, "n_trees": 4, "max_depth": 3, "base_score": 0.5, "random_state": 0}
+    train(transport, callbacks=[Look()], objective="reg:squarederror", **more)
+    assert len(values) > 200
+    assert not occurring(values, in_bytes([(party, reply) for party, _, reply in transport.log]))
 
 
 def test_the_labels_of_classes_do_not_travel_row_by_row():
     X = strange_rows(60, 0)
     y = np.where(X[:, 0] > 0, "ill", "well")
-    tap, _ = play([simfl.Party("a", X[:30], y[:30]), simfl.Party("b", X[30:], y[30:])], "binary:logistic")
-    sent = b"".join(data for _, _, data in tap.left)
+    sent = in_bytes(play([simfl.Party("a", X[:30], y[:30]), simfl.Party("b", X[30:], y[30:])], "binary:logistic"))
     assert sent.count(b"ill") == sent.count(b"well") == 2  # once per party: the list of its classes
 
 
@@ -117,46 +139,32 @@ def test_no_message_carries_xgboosts_node_statistics(recipe, monkeypatch):
         return original(booster)
 
     monkeypatch.setattr(trees, "from_booster", spy)
-    tap, _ = play(regression_parties(), "reg:squarederror", recipe=recipe, learning_rate=0.3)
-    sent = b"".join(data for _, _, data in tap.left)
+    sent = in_bytes(play(regression_parties(), recipe=recipe, learning_rate=0.3))
     assert len(found) > 50
-    assert not any(np.float32(v).tobytes() in sent or np.float64(v).tobytes() in sent for v in found)
+    assert not occurring(found, sent)
     assert not any(name.encode() in sent for name in STATISTICS)
 
 
-@pytest.mark.parametrize(("matching", "kinds"), [("shared", {"Hashes", "LeavesOfRows"}), ("blind", {"HiddenRows"})])
+@pytest.mark.parametrize(("matching", "kinds"), [("shared", {"Hashes"}), ("blind", {"HiddenRows"})])
 def test_only_hashes_and_leaves_grow_with_the_rows_of_the_party_that_sends_them(matching, kinds):
     def sizes(n):
         members = [simfl.Party("a", strange_rows(40, 0), strange_rows(40, 9)[:, 0])]
         members.append(simfl.Party("b", strange_rows(n, 1), strange_rows(n, 2)[:, 0]))
         few_leaves = {"max_leaves": 4, "grow_policy": "lossguide", "extra_depth": 0}
-        tap, _ = play(members, "reg:squarederror", matching=matching, **few_leaves)
-        sent = {type(reply).__name__ for party, reply, _ in tap.left if party == "b"}
-        return {k: max(len(d) for p, r, d in tap.left if p == "b" and type(r).__name__ == k) for k in sent}
+        largest = Counter()
+        for party, reply in play(members, matching=matching, **few_leaves):
+            if party == "b":
+                kind = type(reply).__name__
+                largest[kind] = max(largest[kind], len(wire.encode(reply)))
+        return largest
 
     few, many = sizes(50), sizes(500)
     grown = {kind for kind in few if many[kind] > few[kind] + 200}
     assert grown == kinds
 
 
-def test_a_party_refuses_what_does_not_fit_its_state():
-    party = simfl.Party("a", strange_rows(10, 0), np.arange(10))
-    with pytest.raises(ProtocolError, match=r"Party 'a'.*before a training began"):
-        party.handle(msg.Finish(round=0, previous=[]))
-    with pytest.raises(ProtocolError, match=r"Party 'a'.*before it had hashed"):
-        party.handle(
-            msg.Match(
-                seed=0, n_neighbors=1, max_candidates=None, parties=["a"], bucket_values=[], tables={}, round=None
-            )
-        )
-    with pytest.raises(ProtocolError, match="Party 'a' cannot answer Matched"):
-        party.handle(msg.Matched(equal_hashes={}, most_uses=0))
-    with pytest.raises(ProtocolError, match=r"speaks version 2 .* the hub 99"):
-        party.handle(msg.Describe(version=99, validation_fraction=0.0, seed=0))
-
-
 def test_leaf_values_for_trees_never_seen_are_refused():
-    party = simfl.Party("a", strange_rows(10, 0), np.arange(10.0))
+    (party,) = sessions([simfl.Party("a", strange_rows(10, 0), np.arange(10.0))])
     party.handle(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=0))
     params = train_params(objective="reg:squarederror")
     party.handle(msg.Start(params=params, seed=0, classes=None, base_margin=[0.0], remember=0))

@@ -8,22 +8,21 @@ import pytest
 from msgspec.structs import replace
 
 import simfl
-from simfl import hub
 from simfl import messages as msg
+from simfl import wire
 from simfl.errors import DataError, PrivacyError, PrivacyWarning
-from simfl.params import prepare_params, train_params
-from tests.wire import Wire, parties, rows
+from tests.wire import by_party, model_bits, parties, recorded, rows, train
 
 # --- small groups ----------------------------------------------------------------------------------------------------
 
 
 def group_sizes(min_group, **more):
     """How many rows are in each sum of the first tree: with squared error every hessian is one."""
-    wire = Wire(parties(300, 200, 3))
-    prepared = hub.prepare(wire, prepare_params(random_state=0, **more))
-    hub.train(wire, prepared, train_params(objective="reg:squarederror", n_trees=4, rematch=2, min_group=min_group))
+    seen = recorded(parties(300, 200, 3))
+    params = {"objective": "reg:squarederror", "n_trees": 4, "rematch": 2, "random_state": 0}
+    train(seen, min_group=min_group, **params, **more)
     found = []
-    for party, message, reply in wire.log:
+    for party, message, reply in seen.log:
         if isinstance(reply, msg.RowSums):
             for array in reply.hessians.values():
                 sums = np.ldexp(wire.unpack(array, array.dtype, array.shape).astype(float), message.exponents[1])
@@ -46,10 +45,8 @@ def test_every_sum_holds_the_least_number_of_rows(more):
 
 def test_groups_cost_little_and_one_is_the_plain_way():
     plain = simfl.train(parties(300, 200), n_trees=20, random_state=0)
-    assert (
-        plain.booster.get_dump()
-        == simfl.train(parties(300, 200), n_trees=20, random_state=0, min_group=1).booster.get_dump()
-    )
+    one = simfl.train(parties(300, 200), n_trees=20, random_state=0, min_group=1)
+    assert model_bits(plain) == model_bits(one)
     grouped = simfl.train(parties(300, 200), n_trees=20, random_state=0, min_group=4)
     assert grouped.history[-1].train["logloss"] < plain.history[-1].train["logloss"] + 0.05
 
@@ -60,11 +57,11 @@ def test_a_saved_preparation_knows_which_rows_are_near(tmp_path):
     ready.save(tmp_path / "ready")
     again = simfl.Preparation.load(tmp_path / "ready", members)
     more = {"n_trees": 6, "min_group": 4}
-    assert simfl.train(ready, **more).booster.get_dump() == simfl.train(again, **more).booster.get_dump()
+    assert model_bits(simfl.train(ready, **more)) == model_bits(simfl.train(again, **more))
 
 
 def test_two_parties_are_told_what_a_sum_reveals():
-    with pytest.warns(PrivacyWarning, match=r"'p0' sees the exact sums of 'p1'.*tells its label.*min_group=5"):
+    with pytest.warns(PrivacyWarning, match=r"'p0' sees the exact sums of 'p1'.*gives its label away.*min_group=5"):
         simfl.train(parties(30, 30), n_trees=2, masked=True)
     with pytest.warns(PrivacyWarning, match="each sum holds 3 rows"):
         simfl.train(parties(30, 30), n_trees=2, masked=True, min_group=3)
@@ -83,11 +80,10 @@ def test_three_parties_and_one_process_are_not_warned():
 
 def test_no_threshold_is_a_value_of_a_row_with_shared_cuts():
     def thresholds(cuts):
-        wire = Wire(parties(300, 200))
-        prepared = hub.prepare(wire, prepare_params(random_state=0))
-        training = hub.train(wire, prepared, train_params(n_trees=6, cuts=cuts))
+        members = parties(300, 200)
+        training = train(recorded(members), random_state=0, n_trees=6, cuts=cuts)
         found = np.concatenate([t.threshold[t.feature >= 0] for trees in training.rounds for t in trees])
-        values = np.concatenate([p.rows.X.ravel() for p in wire.handlers.values()])
+        values = np.concatenate([p.rows.X.ravel() for p in members])
         return np.isin(found, values).mean()
 
     assert thresholds("own") > 0.9
@@ -123,22 +119,21 @@ def test_categories_need_no_cut_points():
 
 def test_noise_is_added_to_all_sums_and_nothing_is_sent_without():
     def played(epsilon):
-        wire = Wire(parties(200, 150))
-        prepared = hub.prepare(wire, prepare_params(matching="shared", random_state=0))
-        hub.train(wire, prepared, train_params(n_trees=4, epsilon=epsilon))
-        return wire
+        seen = recorded(parties(200, 150))
+        train(seen, matching="shared", random_state=0, n_trees=4, epsilon=epsilon)
+        return seen
 
-    wire = played(5.0)
-    kinds = {type(r).__name__ for _, _, r in wire.log}
-    assert "LabelSums" not in kinds
-    assert all(r.sums == [] for _, _, r in wire.log if isinstance(r, msg.LabelSummary))
-    scores = [r.scores for _, _, r in wire.log if hasattr(r, "scores")]
-    assert all(s == msg.Scores() for s in scores)
+    def first(seen, kind):
+        return next(wire.encode(r) for _, _, r in seen.log if isinstance(r, kind))
+
+    noisy, plain = [played(5.0), played(5.0)], [played(None), played(None)]
+    replies = [reply for _, _, reply in noisy[0].log]
+    assert not any(isinstance(r, msg.LabelSums) for r in replies)
+    scores = [r.scores for r in replies if hasattr(r, "scores")]
+    assert scores == [None] * 10  # two per tree, two at the end
     for kind in (msg.RowSums, msg.LeafSums):
-        sent = [next(wire.encode(r) for _, _, r in w.log if isinstance(r, kind)) for w in (wire, played(5.0))]
-        plain = [next(wire.encode(r) for _, _, r in played(None).log if isinstance(r, kind)) for _ in range(2)]
-        assert sent[0] != sent[1]
-        assert plain[0] == plain[1]
+        assert first(noisy[0], kind) != first(noisy[1], kind)
+        assert first(plain[0], kind) == first(plain[1], kind)
 
 
 @pytest.mark.parametrize("more", [{}, {"masked": True}, {"turns": "all"}])
@@ -165,13 +160,11 @@ def test_several_classes_can_have_noise():
 
 
 def test_a_party_sends_no_more_sums_than_were_counted_on():
-    wire = Wire(parties(60, 50))
-    prepared = hub.prepare(wire, prepare_params(random_state=0))
-    hub.train(wire, prepared, train_params(n_trees=2, epsilon=5.0))
-    party = wire.handlers["p0"]
-    start, sums = (
-        next(m for p, m, _ in wire.log if p == "p0" and isinstance(m, k)) for k in (msg.Start, msg.SumOntoRows)
-    )
+    seen = recorded(parties(60, 50))
+    train(seen, random_state=0, n_trees=2, epsilon=5.0)
+    party = seen.handlers["p0"]
+    asked = [question for question, _ in by_party(seen.log)["p0"]]
+    start, sums = (next(m for m in asked if isinstance(m, kind)) for kind in (msg.Start, msg.SumOntoRows))
     party.handle(start)
     again = replace(sums, previous=[])
     for _ in range(2):

@@ -1,19 +1,18 @@
 """A training that was interrupted ends with the same model; one that lost a party goes on without it."""
 
 import random
+from functools import cache
 
 import numpy as np
 import pytest
 
 import simfl
-from simfl import hub
 from simfl import messages as msg
 from simfl import model as models
 from simfl.errors import DataError, PartyLost
-from simfl.hub.journal import Grew, Journal, Rematched, missed_trees
-from simfl.params import prepare_params, split, train_params
-from simfl.privacy.tokens import secret_of
+from simfl.hub.journal import Grew, Rematched, open_journal
 from simfl.transport.local import LocalTransport
+from tests.wire import bits, metrics, sessions, train, under_training
 
 PARAMS = {"n_trees": 14, "max_depth": 3, "random_state": 3, "rematch": 4}
 TARGETS = {
@@ -26,10 +25,7 @@ TARGETS = {
 def members(objective="binary:logistic", sizes=(60, 50, 40)):
     rng = np.random.default_rng(0)
     tables = [rng.normal(size=(n, 5)).astype(np.float32) for n in sizes]
-    found = [simfl.Party(f"p{i}", X, TARGETS[objective](X)) for i, X in enumerate(tables)]
-    for party in found:
-        party.secret = secret_of(3)  # between machines parties keep it beside their similar rows
-    return found
+    return [simfl.Party(f"p{i}", X, TARGETS[objective](X)) for i, X in enumerate(tables)]
 
 
 class Killed(BaseException):
@@ -37,10 +33,11 @@ class Killed(BaseException):
 
 
 class Unsafe(LocalTransport):
-    """Parties in this process that can be cut off; and the whole of it can be killed after so many questions."""
+    """Parties in this process that can be cut off; and the whole of it can be killed after n questions."""
 
-    def __init__(self, parties, kill_after=10**9):
-        super().__init__([party.fresh() for party in parties], 1)
+    def __init__(self, parties, kill_after=10**9, folder=None):
+        # Between machines parties keep the secret beside their similar rows.
+        super().__init__(sessions(parties, secret=3, folder=folder), 1)
         self.left = kill_after
         self.asked = 0
         self.cut_off = {}  # party -> (from question, to question)
@@ -48,9 +45,6 @@ class Unsafe(LocalTransport):
     def gone(self, party):
         first, last = self.cut_off.get(party, (1, 0))
         return first <= self.asked <= last
-
-    def ask(self, party, message):
-        return self.ask_all({party: message})[party]
 
     def ask_all(self, messages):
         self.asked += 1
@@ -61,7 +55,7 @@ class Unsafe(LocalTransport):
             if self.left <= 0 and len(replies) == len(messages) // 2:
                 raise Killed  # some have answered, some have not
             if party not in lost:
-                replies[party] = super().ask(party, message)
+                replies |= super().ask_all({party: message})
         if lost:
             raise PartyLost(lost, "cut off.")
         return replies
@@ -70,29 +64,16 @@ class Unsafe(LocalTransport):
         return [party for party in self.handlers if party not in self.parties and not self.gone(party)]
 
 
-def run(transport, journal, folder=None, least=None, **params):
-    """What the hub's end does: stage 1, or what was kept of it, and stage 2 from the journal on."""
-    first, second = split(PARAMS | params)
-    for name, party in transport.handlers.items():
-        if folder is not None:
-            party.folder = folder / name
-            party.folder.mkdir(exist_ok=True)
-    prepared = hub.prepare(transport, prepare_params(**first))
-    return hub.train(transport, prepared, train_params(**second), [], journal, least)
+def run(transport, journal=None, **params):
+    """What the hub's end does: both stages, the second from where the journal ends."""
+    return train(transport, journal, **PARAMS | params)
 
 
-def saved(training):
-    """The model as bytes, without what depends on the clock."""
-    prepared = training.prepared
-    model = models.build(
-        training.rounds,
-        training.base_score,
-        objective=training.params.objective,
-        n_features=prepared.n_features,
-        schema=None,
-        about={"classes": training.classes, "history": [], "traffic": {}},
-    )
-    return bytes(model.booster.save_raw("ubj"))
+@cache
+def whole(case="default"):
+    """A training that nothing interrupts."""
+    params = CASES[case]
+    return run(Unsafe(members(params.get("objective", "binary:logistic"))), **params)
 
 
 CASES = {
@@ -112,41 +93,40 @@ CASES = {
 def test_a_training_killed_again_and_again_ends_with_the_same_model(case, kept, tmp_path):
     params = CASES[case]
     people = members(params.get("objective", "binary:logistic"))
-    whole = run(Unsafe(people), None, **params)
     moments = random.Random(case)
-    for _ in range(30):
-        transport = Unsafe(people, kill_after=moments.randint(8, 40))
-        journal = Journal(tmp_path / "journal")
+    kills = 0
+    while kills < 30:
+        transport = Unsafe(people, kill_after=moments.randint(8, 40), folder=tmp_path if kept else None)
+        journal = open_journal(tmp_path / "journal")
         try:
-            training = run(transport, journal, tmp_path if kept else None, **params)
+            training = run(transport, journal, **params)
             break
         except Killed:
             journal._file.close()  # as it is when nobody closes it
-    else:
-        pytest.fail("it never came to an end")
-    assert saved(training) == saved(whole)
-    assert [r.train for r in training.history] == [r.train for r in whole.history]
-    assert [r.builder for r in training.history] == [r.builder for r in whole.history]
+            kills += 1
+    assert 0 < kills < 30
+    assert bits(training) == bits(whole(case))
+    assert metrics(training) == metrics(whole(case))
 
 
 def test_a_journal_changes_nothing(tmp_path):
-    assert saved(run(Unsafe(members()), Journal(tmp_path / "j"))) == saved(run(Unsafe(members()), None))
+    assert bits(run(Unsafe(members()), open_journal(tmp_path / "journal"))) == bits(whole())
 
 
-def test_without_a_journal_a_lost_party_ends_the_training():
+def test_a_lost_party_ends_a_training_that_needs_all():
     transport = Unsafe(members())
     transport.cut_off = {"p1": (20, 10**6)}
     with pytest.raises(PartyLost, match="'p1'"):
-        run(transport, None)
+        run(transport)
 
 
 @pytest.mark.parametrize("turns", ["round_robin", "all"])
 def test_the_others_go_on_without_a_lost_party_and_it_comes_back(turns):
-    transport, journal = Unsafe(members()), Journal()
+    transport, journal = Unsafe(members()), open_journal()
     transport.cut_off = {"p1": (24, 40)}
-    training = run(transport, journal, least=2, turns=turns, n_trees=20 if turns == "round_robin" else 45)
-    missed = missed_trees(journal.entries)["p1"]
-    assert list(missed_trees(journal.entries)) == ["p1"]
+    training = run(transport, journal, min_parties=2, turns=turns, n_trees=20 if turns == "round_robin" else 45)
+    missed = training.missed["p1"]
+    assert list(training.missed) == ["p1"]
     assert missed == list(range(missed[0], missed[-1] + 1))  # one gap
     assert missed[0] > 0
     assert missed[-1] < len(training.rounds) - 1
@@ -158,25 +138,23 @@ def test_the_others_go_on_without_a_lost_party_and_it_comes_back(turns):
 
 
 def test_who_comes_back_has_the_margins_of_the_others_model():
-    transport, journal = Unsafe(members()), Journal()
+    transport, journal = Unsafe(members()), open_journal()
     transport.cut_off = {"p1": (24, 40)}
     kept = {}
 
     class Look(simfl.Callback):
         def after_tree(self, record):
-            running = transport.handlers["p1"]._run
+            running = under_training(transport.handlers["p1"])
             if running is not None:  # it ends with the last tree
                 kept[record.round] = running.train.margin.copy()
 
-    first, second = split(PARAMS | {"n_trees": 20})
-    prepared = hub.prepare(transport, prepare_params(**first))
-    training = hub.train(transport, prepared, train_params(**second), [Look()], journal, 2)
-    party = transport.handlers["p1"]
+    training = run(transport, journal, callbacks=[Look()], min_parties=2, n_trees=20)
+    party = members()[1]
     last = max(kept)
     assert "p1" not in training.history[last].absent
     model = models.build(
         training.rounds[: last + 1],
-        training.base_score,
+        training.labels.base_score,
         objective="binary:logistic",
         n_features=5,
         schema=None,
@@ -185,10 +163,10 @@ def test_who_comes_back_has_the_margins_of_the_others_model():
     assert np.allclose(model.margins(party.rows.X), kept[last][:, 0], atol=1e-5)
 
 
-def test_similar_rows_are_found_anew_when_somebody_is_back():
-    transport, journal = Unsafe(members()), Journal()
+def test_similar_rows_are_found_again_when_somebody_is_back():
+    transport, journal = Unsafe(members()), open_journal()
     transport.cut_off = {"p1": (26, 42)}
-    run(transport, journal, least=2, n_trees=20)
+    run(transport, journal, min_parties=2, n_trees=20)
     rematches = [entry.parties for entry in journal.entries if isinstance(entry, Rematched)]
     assert ["p0", "p2"] in rematches
     assert rematches[-1] == ["p0", "p1", "p2"]
@@ -196,14 +174,14 @@ def test_similar_rows_are_found_anew_when_somebody_is_back():
 
 def test_too_few_parties_stop_cleanly_and_the_trees_are_kept(tmp_path):
     transport = Unsafe(members())
-    transport.cut_off = {"p1": (24, 10**6), "p2": (30, 10**6)}
-    journal = Journal(tmp_path / "journal")
+    transport.cut_off = {"p1": (24, 10**6), "p2": (38, 10**6)}
+    journal = open_journal(tmp_path / "journal")
     with pytest.raises(PartyLost, match="'p2'"):
-        run(transport, journal, least=2)
+        run(transport, journal, min_parties=2)
     n = len([e for e in journal.entries if isinstance(e, Grew)])
     assert n > 3
     journal.close()
-    training = run(Unsafe(members()), Journal(tmp_path / "journal"), least=2)  # all are back
+    training = run(Unsafe(members()), open_journal(tmp_path / "journal"), min_parties=2)  # all are back
     assert len(training.rounds) == PARAMS["n_trees"]
 
 
@@ -211,25 +189,25 @@ def test_a_stopped_training_whose_party_returns_gives_the_same_model(tmp_path):
     transport = Unsafe(members())
     transport.cut_off = {"p1": (25, 10**6)}
     with pytest.raises(PartyLost):
-        run(transport, Journal(tmp_path / "journal"))
-    assert saved(run(Unsafe(members()), Journal(tmp_path / "journal"))) == saved(run(Unsafe(members()), None))
+        run(transport, open_journal(tmp_path / "journal"))
+    assert bits(run(Unsafe(members()), open_journal(tmp_path / "journal"))) == bits(whole())
 
 
 def test_a_party_whose_labels_changed_is_not_resumed(tmp_path):
     transport = Unsafe(members(), kill_after=30)
     with pytest.raises(Killed):
-        run(transport, Journal(tmp_path / "journal"))
+        run(transport, open_journal(tmp_path / "journal"))
     people = members()
     people[0].rows.y[:5] ^= 1
     with pytest.raises(DataError, match="without --resume"):
-        run(Unsafe(people), Journal(tmp_path / "journal"))
+        run(Unsafe(people), open_journal(tmp_path / "journal"))
 
 
 def test_kept_similar_rows_of_another_table_are_refused(tmp_path):
-    transport = Unsafe(members())
-    run(transport, None, tmp_path)
-    party = members(sizes=(60, 50, 41))[0]
-    party.rows.X[0, 0] += 1
-    party.folder = tmp_path / "p0"
+    run(Unsafe(members(), folder=tmp_path), n_trees=1)
+    people = members()
+    people[0].rows.X[0, 0] += 1
+    party = sessions(people, folder=tmp_path)[0]
+    party.handle(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=3))
     with pytest.raises(OSError, match="is not the one"):
-        party.handle(msg.Recall(round=None))
+        party.handle(msg.Recall(round=0))

@@ -1,4 +1,7 @@
-"""A transport carries messages: one method to ask a party, one to ask several at once."""
+"""A transport carries messages from the hub to parties, and their replies back. It has one method: `ask_all`.
+
+`local.py` carries them within this process, `flare.py` between machines. Both count the bytes that were really sent.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from simfl.messages import Reply, Request
 from simfl.privacy.observed import shows
+from simfl.wire import encode
 
 
 class Hop(NamedTuple):
@@ -20,7 +24,7 @@ class Hop(NamedTuple):
 
 
 class Traffic:
-    """Bytes per party and kind of message, as they were really sent."""
+    """Bytes per party and kind of message, as they were sent."""
 
     def __init__(self) -> None:
         self.received: dict[str, Counter[str]] = defaultdict(Counter)  # what reached a party
@@ -37,7 +41,7 @@ class Traffic:
         self.total += n_in + n_out
 
     def since(self, earlier: Traffic | None) -> dict[str, dict[str, dict[str, int]]]:
-        """Bytes per party, way and kind of message, less what an earlier copy had counted."""
+        """Bytes per party, way and kind of message, minus what an earlier copy had counted."""
         return {
             party: {
                 way: dict(counted[party] - (before[party] if before else Counter()))
@@ -69,13 +73,16 @@ class Transport(Protocol):
 
     parties: list[str]
     traffic: Traffic
-    deployed: bool  # whether the parties are elsewhere: their sums are then masked unless one says otherwise
-
-    def ask(self, party: str, message: Request) -> Reply:
-        """Ask one party and wait for its reply."""
+    deployed: bool  # whether the parties are on other machines: their sums are then masked unless parameters say no
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
         """Ask several parties at once and wait for all replies. Raises `PartyLost` where one does not answer."""
 
     def returned(self) -> list[str]:
-        """Parties that were lost, and struck off `parties`, and answer again."""
+        """Parties that were lost, and removed from `parties`, and answer again."""
+
+
+def encode_common(messages: Mapping[str, Request]) -> bytes | None:
+    """The bytes of a message that goes to every party: it is encoded once. None where each party gets its own."""
+    first = next(iter(messages.values()), None)
+    return encode(first) if first and all(message is first for message in messages.values()) else None

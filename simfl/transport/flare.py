@@ -35,7 +35,7 @@ from typing import Any
 
 from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError
 from simfl.messages import Reply, Request
-from simfl.transport.base import Hop, Traffic
+from simfl.transport.base import Hop, Traffic, encode_common
 from simfl.wire import decode, encode
 
 try:
@@ -131,18 +131,10 @@ class FlareTransport:
         self._probes: dict[str, Future[bool]] = {}
         self._pool = ThreadPoolExecutor(2 * len(sites) + 1, thread_name_prefix="simfl-ask")
 
-    def ask(self, party: str, message: Request) -> Reply:
-        """Ask one site."""
-        return self.ask_all({party: message})[party]
-
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
         """Ask several sites at once. All answers are awaited, also when one of the sites is lost."""
-        encoded: dict[int, bytes] = {}
-        asked: dict[str, Future[Reply]] = {}
-        for party, message in messages.items():
-            data = encoded.setdefault(id(message), b"") or encode(message)
-            encoded[id(message)] = data
-            asked[party] = self._pool.submit(self._carry, party, message, data)
+        common = encode_common(messages)
+        asked = {p: self._pool.submit(self._carry, p, m, common or encode(m)) for p, m in messages.items()}
         replies, lost = {}, {}
         for party, future in asked.items():
             try:

@@ -9,22 +9,22 @@ from simfl.privacy.keys import Identity, Keys, sign, verify
 from tests.privacy.authority import Project
 
 
-def met(*names):
+def exchanged(*names):
     keys = {name: Keys(name) for name in names}
     for own in keys.values():
-        own.meet({name: k.public for name, k in keys.items()})
+        own.exchange({name: k.public for name, k in keys.items()})
     return keys
 
 
 def test_every_pair_has_a_key_of_its_own():
-    keys = met("a", "b", "c")
+    keys = exchanged("a", "b", "c")
     assert keys["a"].pairs["b"] == keys["b"].pairs["a"]
     assert len({k for own in keys.values() for k in own.pairs.values()}) == 3
-    assert met("a", "b")["a"].pairs["b"] != keys["a"].pairs["b"]
+    assert exchanged("a", "b")["a"].pairs["b"] != keys["a"].pairs["b"]
 
 
 def test_only_the_addressee_opens_what_was_sealed():
-    keys = met("a", "b", "c")
+    keys = exchanged("a", "b", "c")
     sealed = keys["a"].seal("b", b"x" * 32)
     assert keys["b"].open("a", sealed) == b"x" * 32
     assert b"x" * 8 not in sealed
@@ -35,15 +35,15 @@ def test_only_the_addressee_opens_what_was_sealed():
 
 def test_a_key_put_in_between_gives_other_keys():
     a, b, hub = Keys("a"), Keys("b"), Keys("b")
-    a.meet({"b": hub.public})
-    b.meet({"a": a.public})
+    a.exchange({"b": hub.public})
+    b.exchange({"a": a.public})
     with pytest.raises(PrivacyError):
         b.open("a", a.seal("b", b"secret"))
 
 
 def test_rubbish_is_not_a_public_key():
-    with pytest.raises(PrivacyError, match="'b' is not one"):
-        Keys("a").meet({"b": b"short"})
+    with pytest.raises(PrivacyError, match="'b' is not valid"):
+        Keys("a").exchange({"b": b"short"})
 
 
 @pytest.mark.parametrize("kind", ["elliptic", "rsa"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from simfl.errors import PrivacyError
+from simfl.messages import Masking
 from simfl.privacy.exact import from_wide, to_wide, wide_from_bytes, wide_to_bytes, wide_total
 from simfl.privacy.keys import Keys
 from simfl.privacy.masks import Masks
@@ -17,59 +18,63 @@ from simfl.privacy.masks import Masks
 NAMES = ["a", "b", "c", "d"]
 
 
-def met(names=NAMES):
+def mask(step, parties=NAMES):
+    return Masking(step=step, parties=parties)
+
+
+def exchanged(names=NAMES):
     keys = {name: Keys(name) for name in names}
     for own in keys.values():
-        own.meet({name: k.public for name, k in keys.items()})
+        own.exchange({name: k.public for name, k in keys.items()})
     return {name: Masks(own) for name, own in keys.items()}
 
 
 def test_masks_add_up_to_nothing():
-    masks = met()
-    assert (sum(m.draw(NAMES, 0, "rows", 4000) for m in masks.values()) == 0).all()
-    assert (sum(m.draw_long(NAMES, 0, "leaves", 500) for m in masks.values()) == 0).all()
-    assert [sum(c) for c in zip(*(m.draw_wide(NAMES, 0, "moments", 7) for m in masks.values()), strict=True)] == [0] * 7
+    masks = exchanged()
+    assert (sum(m.draw(mask(0), "rows", 1000) for m in masks.values()) == 0).all()
+    assert (sum(m.draw(mask(0), "leaves", 500, np.uint64) for m in masks.values()) == 0).all()
+    assert [sum(c) for c in zip(*(m.draw_wide(mask(0), "moments", 7) for m in masks.values()), strict=True)] == [0] * 7
 
 
 def test_masks_of_some_of_the_parties_do_not_cancel():
-    masks = met()
-    some = [masks[name].draw(NAMES, 0, "rows", 400) for name in "abc"]
+    masks = exchanged()
+    some = [masks[name].draw(mask(0), "rows", 100) for name in "abc"]
     assert (sum(some) == 0).mean() < 0.1
 
 
 def test_a_masked_vector_is_uniform_whatever_it_hides():
-    masks = met()
-    hidden = np.zeros(50_000, dtype=np.uint32) + masks["a"].draw(NAMES, 0, "rows", 200_000)
+    masks = exchanged()
+    hidden = np.zeros(50_000, dtype=np.uint32) + masks["a"].draw(mask(0), "rows", 50_000)
     assert stats.kstest(hidden / 2.0**32, "uniform").pvalue > 1e-4
     assert stats.chisquare(np.bincount(hidden & np.uint32(255), minlength=256)).pvalue > 1e-4
-    again = met()["a"].draw(NAMES, 0, "rows", 200_000)
+    again = exchanged()["a"].draw(mask(0), "rows", 50_000)
     assert (hidden == again).mean() < 0.001
 
 
 def test_every_step_purpose_and_set_of_parties_has_masks_of_its_own():
-    masks = met()["a"]
+    masks = exchanged()["a"]
     drawn = [
-        masks.draw(NAMES, 0, "rows", 400),
-        masks.draw(NAMES, 1, "rows", 400),
-        masks.draw(NAMES, 1, "leaves", 400),
-        masks.draw(NAMES[:3], 2, "rows", 400),
-        masks.draw(NAMES, 3, "rows", 400),
+        masks.draw(mask(0), "rows", 100),
+        masks.draw(mask(1), "rows", 100),
+        masks.draw(mask(1), "leaves", 100),
+        masks.draw(mask(2, NAMES[:3]), "rows", 100),
+        masks.draw(mask(3), "rows", 100),
     ]
     assert all((one != other).mean() > 0.9 for one, other in pairwise(drawn))
 
 
 def test_masks_are_not_used_twice():
-    masks = met()["a"]
-    masks.draw(NAMES, 4, "rows", 8)
+    masks = exchanged()["a"]
+    masks.draw(mask(4), "rows", 8)
     for step in (4, 3):
         with pytest.raises(PrivacyError, match="same masks twice"):
-            masks.draw(NAMES, step, "rows", 8)
+            masks.draw(mask(step), "rows", 8)
 
 
 @pytest.mark.parametrize("parties", [["a"], ["a", "a"], ["b", "c"], ["a", "stranger"]])
 def test_a_sum_that_would_hide_nothing_is_refused(parties):
     with pytest.raises(PrivacyError, match="sends nothing"):
-        met()["a"].draw(parties, 0, "rows", 8)
+        exchanged()["a"].draw(mask(0, parties), "rows", 8)
 
 
 @given(st.lists(st.floats(-1e76, 1e76).filter(lambda v: v == 0 or abs(v) > 1e-45), min_size=1, max_size=20))

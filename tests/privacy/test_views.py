@@ -3,14 +3,14 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import simfl
-from simfl import hub, wire
 from simfl import messages as msg
+from simfl import wire
 from simfl.audit import views
 from simfl.audit.scenario import ATTACKER, VICTIM, Case
-from simfl.params import NAMES, prepare_params, train_params
-from simfl.privacy.tokens import fresh_order, secret_of
+from simfl.params import NAMES
+from simfl.privacy.tokens import fresh_order
 from simfl.training.losses import LOSSES
-from tests.wire import Wire
+from tests.wire import Recorder, places, sessions, train
 
 SHARED = {"matching": "shared"} if "matching" in NAMES else {}
 
@@ -20,17 +20,10 @@ def recorded():
     """A real run of the case's parties: every message and its reply."""
     X, y = load_breast_cancer(return_X_y=True)
     case = Case(X, y, 2, 7, dict(SHARED))
-    heard = []
-
-    class Recorded(simfl.Party):
-        def handle(self, message):
-            reply = super().handle(message)
-            heard.append((self.name, message, reply))
-            return reply
-
-    parties = [Recorded(f"party {i}", case.X[rows], case.y[rows]) for i, rows in enumerate(case.members)]
-    simfl.train(parties, n_trees=2, random_state=7, callbacks=[], **SHARED)
-    return case, heard
+    parties = [simfl.Party(f"party {i}", case.X[rows], case.y[rows]) for i, rows in enumerate(case.members)]
+    seen = Recorder(sessions(parties))
+    train(seen, n_trees=2, random_state=7, **SHARED)
+    return case, seen.log
 
 
 def find(heard, party, kind):
@@ -98,13 +91,10 @@ def blind(request):
     X, y = load_breast_cancer(return_X_y=True)
     case = Case(X, y, 2, 7, {"ids": request.param})
     parties = [simfl.Party(f"party {i}", case.X[rows], case.y[rows]) for i, rows in enumerate(case.members)]
-    for party in parties:
-        party.secret = secret_of(7)  # as in one process: the hash functions of the shared mode
-    wire = Wire(parties)
-    prepared = hub.prepare(wire, prepare_params(random_state=7, ids=request.param))
-    orders = [wire.handlers[f"party {i}"]._places for i in (0, 1)]
-    hub.train(wire, prepared, train_params(n_trees=4, rematch=0, random_state=7))
-    return case, wire.log, orders, request.param == "fresh"
+    seen = Recorder(sessions(parties, secret=7))  # as in one process: the hash functions of the shared mode
+    train(seen, ids=request.param, n_trees=4, rematch=0, random_state=7)
+    orders = [places(seen.handlers[f"party {i}"]) for i in (0, 1)]
+    return case, seen.log, orders, request.param == "fresh"
 
 
 def sent(log, kind, party, side=1):

@@ -5,13 +5,15 @@ import simfl
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import ProtocolError
+from simfl.transport import base
 from simfl.transport.local import LocalTransport
+from tests.wire import sessions
 
 DESCRIBE = msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=0)
 
 
 def parties(n):
-    return [simfl.Party(f"p{i}", np.ones((i + 1, 2)), np.zeros(i + 1)) for i in range(n)]
+    return sessions([simfl.Party(f"p{i}", np.ones((i + 1, 2)), np.zeros(i + 1)) for i in range(n)])
 
 
 def test_replies_belong_to_the_parties_that_were_asked():
@@ -21,26 +23,45 @@ def test_replies_belong_to_the_parties_that_were_asked():
 
 def test_bytes_are_counted_both_ways():
     transport = LocalTransport(parties(2))
-    reply = transport.ask("p0", DESCRIBE)
+    reply = transport.ask_all({"p0": DESCRIBE})["p0"]
     assert transport.traffic.received["p0"] == {"Describe": len(wire.encode(DESCRIBE))}
     assert transport.traffic.sent["p0"] == {"Description": len(wire.encode(reply))}
     before = transport.traffic.copy()
-    transport.ask("p1", DESCRIBE)
+    transport.ask_all({"p1": DESCRIBE})
     assert transport.traffic.since(before)["p0"] == {"received": {}, "sent": {}}
     assert transport.traffic.total == before.total * 2
 
 
+class Echo:
+    name, n_jobs = "echo", 1
+
+    def handle(self, message):
+        self.got = message
+        return msg.Matched(equal_hashes={}, most_uses=0)
+
+
+def test_an_observer_sees_what_the_hub_sees():
+    seen, echo = [], Echo()
+    transport = LocalTransport([echo, *parties(1)], observe=lambda *hop: seen.append(hop))
+    questions = {"echo": DESCRIBE, "p0": DESCRIBE}
+    replies = transport.ask_all(questions)
+    assert {party: reply for party, _, reply in seen} == replies
+    assert all(question is DESCRIBE for _, question, _ in seen)
+
+
+def test_a_message_for_all_is_encoded_once_and_others_each(monkeypatch):
+    encoded = []
+    monkeypatch.setattr(base, "encode", lambda message: encoded.append(message) or wire.encode(message))
+    assert base.encode_common(dict.fromkeys("abc", DESCRIBE)) == wire.encode(DESCRIBE)
+    assert len(encoded) == 1
+    assert base.encode_common({"a": DESCRIBE, "b": msg.DrawKey()}) is None
+    assert base.encode_common({}) is None
+
+
 def test_nothing_is_shared_by_reference():
-    class Echo:
-        name, n_jobs = "echo", 1
-
-        def handle(self, message):
-            self.got = message
-            return msg.Matched(equal_hashes={}, most_uses=0)
-
     echo = Echo()
     sent = msg.SumPerLeaf(round=0, trees=[], exponents=(0, 0))
-    LocalTransport([echo]).ask("echo", sent)
+    LocalTransport([echo]).ask_all({"echo": sent})
     assert echo.got == sent
     assert echo.got is not sent
 
@@ -50,7 +71,7 @@ def test_threads_are_shared_between_those_asked_at_once():
     transport = LocalTransport(members, n_jobs=8)
     transport.ask_all(dict.fromkeys(["p0", "p1", "p2", "p3"], DESCRIBE))
     assert [m.n_jobs for m in members] == [2, 2, 2, 2]
-    transport.ask("p2", DESCRIBE)
+    transport.ask_all({"p2": DESCRIBE})
     assert members[2].n_jobs == 8
 
 
