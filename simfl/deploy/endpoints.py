@@ -157,7 +157,7 @@ class HubSite(HubEnd):
             raise PartyLost(missing, "a training begins with all parties. Start them and run `simfl train` again.")
         file.unlink(missing_ok=True)  # what it stands for is about to change
         prepared = hub.prepare(transport, params)
-        write_atomically(folder / "shown.json", msgspec.json.encode(transport.traffic.evidence()))
+        write_atomically(folder / "shown.json", msgspec.json.encode(transport.traffic.observed()))
         write_atomically(file, msgspec.json.encode(prepared))
         return prepared
 

@@ -120,7 +120,7 @@ def rehearse(study: Study, party: Party) -> Rehearsal | None:
         )
     sent = dict(transport.traffic.sent[study.parties[0]])
     guarded = guarded_columns(first, party.rows.X.shape[1])
-    return Rehearsal(len(drawn), trees, protections(transport.traffic.evidence(), guarded), sent)
+    return Rehearsal(len(drawn), trees, protections(transport.traffic.observed(), guarded), sent)
 
 
 def _spread(y: AnyArray, *, classes: bool) -> AnyArray:

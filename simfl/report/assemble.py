@@ -70,7 +70,7 @@ def of_hub(
         traffic=traffic.since(None),
         timeline=record.timeline(traffic.hops, begun),
         protections=protections(
-            traffic.evidence() + Counter(before), guarded_columns(prepared.params, prepared.n_features)
+            traffic.observed() + Counter(before), guarded_columns(prepared.params, prepared.n_features)
         ),
         importance=evaluation.importance(model, None),
         settings=record.settings(prepared.params, training.params),

@@ -106,7 +106,7 @@ def record_of(stage: Stage, compared: Comparison, *, title: str, command: str | 
         traffic=model.traffic,
         timeline=record.timeline(ready.transport.traffic.hops, compared.begun),
         protections=protections(
-            ready.transport.traffic.evidence(), guarded_columns(ready.about.params, ready.about.n_features)
+            ready.transport.traffic.observed(), guarded_columns(ready.about.params, ready.about.n_features)
         ),
         importance=evaluation.importance(model, held_out.X),
         settings=record.settings(ready.about.params, training),

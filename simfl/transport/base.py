@@ -53,7 +53,7 @@ class Traffic:
             for party in self.received
         }
 
-    def evidence(self) -> Counter[str]:
+    def observed(self) -> Counter[str]:
         """What the messages of all parties showed."""
         return sum(self.shown.values(), Counter())
 
