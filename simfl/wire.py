@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from simfl.arrays import AnyArray
+from simfl.arrays import AnyArray, smallest_type
 from simfl.errors import ProtocolError
 from simfl.messages import Array, DType, Message, Reply, Request, TreeStructure
 from simfl.privacy.sums import from_three_bytes, to_three_bytes
@@ -124,8 +124,7 @@ def tree_to_message(tree: Tree) -> TreeStructure:
 
 
 def _smallest(numbers: AnyArray) -> AnyArray:
-    most = int(numbers.max(initial=0))
-    return numbers.astype(np.uint8 if most < 2**8 else np.uint16 if most < 2**16 else np.uint32)
+    return numbers.astype(smallest_type(int(numbers.max(initial=0)) + 1))
 
 
 def _levels_to_message(tree: Tree) -> dict[str, Any]:

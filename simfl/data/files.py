@@ -20,9 +20,10 @@ import pandas as pd
 from sklearn.datasets import load_svmlight_file
 
 from simfl.arrays import AnyArray
-from simfl.data.schema import Expansion, Schema
+from simfl.data.schema import Schema
 from simfl.errors import DataError, FileError
 from simfl.model import Model
+from simfl.preprocessing.expansion import Expansion
 from simfl.storage import write_atomically
 
 

@@ -21,11 +21,10 @@ import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import Ints
+from simfl.arrays import Ints, smallest_type
 from simfl.errors import ProtocolError
 from simfl.params import PrepareParams, cores
-from simfl.preprocessing.similarity import Hashed, Progress
-from simfl.preprocessing.tables import smallest_type
+from simfl.preprocessing.similarity import HashIndex, Progress
 from simfl.privacy.tokens import Names, asking, draw_key, fresh_order, number_names
 from simfl.training.gradients import draw_by_name, most_uses
 from simfl.transport.base import Transport
@@ -68,7 +67,7 @@ def find(
             coded.append(_codes(reply, n_rows[party]))
         except ProtocolError as error:
             raise ProtocolError(f"Party {party!r} sent what cannot be: {error}") from None
-    hashed = Hashed(number_names(coded))
+    index = HashIndex(number_names(coded))
     del coded, reply
     bound = max(params.max_candidates, params.n_neighbors or 1) if params.max_candidates else None
     # Few rows are made ready once; of many, a side takes much memory and little of the time, so it is made when needed.
@@ -76,16 +75,16 @@ def find(
 
     @lru_cache(maxsize=2)
     def asker(i: int) -> Any:
-        return hashed.asking(i, asking(names[parties[i]]))
+        return index.queries(i, asking(names[parties[i]]))
 
     @lru_cache(maxsize=kept)
     def candidates(j: int) -> Any:
-        return hashed.found(j, names[parties[j]], bound)
+        return index.candidates(j, names[parties[j]], bound)
 
     def search(pair: tuple[int, int]) -> tuple[Any, Any]:
         i, j = pair
         key = draw_key(seed, number, i, j)
-        return hashed.compare(
+        return index.compare(
             asker(i), candidates(j), params.n_neighbors or 1, draw_key=key, n_jobs=1, progress=progress
         )
 

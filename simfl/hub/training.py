@@ -22,12 +22,13 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.arrays import AnyArray, Doubles
 from simfl.callbacks import Callback, TreeRecord, logger
-from simfl.data.schema import Column, Expansion, Schema, agree
+from simfl.data.schema import Column, Schema, agree
 from simfl.errors import DataError, ParameterError, PartyLost, PrivacyError, PrivacyWarning, ProtocolError
 from simfl.hub import blind as matching
 from simfl.hub.journal import Began, FinishedTree, Grew, Journal, Rematched, Scored
 from simfl.hub.key_exchange import have_a_secret, meet
 from simfl.params import BINS, PrepareParams, TrainParams, with_numbers
+from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import HashValues, merge_tables
@@ -242,7 +243,7 @@ def _scale(transport: Transport, params: PrepareParams, expansion: Expansion, n_
         return Scale.none(d)
     found = _total_moments(transport, d, masks)
     if params.scale == "standard":
-        return common_scale([found], n_rows, expansion.groups)
+        return common_scale(found, n_rows, expansion.groups)
     return Scale(np.zeros(d), np.ones(d), math.sqrt(float(found.squares.sum()) / n_rows))
 
 
@@ -615,7 +616,7 @@ def _cut_scale(transport: Transport, training: Training) -> Scale | None:
         return None
     prepared = training.prepared
     levels = prepared.schema.n_levels if prepared.schema else np.zeros(prepared.n_features, dtype=np.int32)
-    return common_scale([_total_moments(transport, Expansion(levels).width, training.masks)], sum(prepared.n_rows))
+    return common_scale(_total_moments(transport, Expansion(levels).width, training.masks), sum(prepared.n_rows))
 
 
 ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training

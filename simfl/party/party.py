@@ -23,15 +23,16 @@ from scipy import sparse
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
-from simfl.data.schema import Expansion, Schema, as_arrow, check_names, xgboost_types
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table, smallest_type
+from simfl.data.schema import Schema, as_arrow, check_names, xgboost_types
 from simfl.data.table import as_labels, as_table, as_weights, class_numbers, plain_classes
 from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
 from simfl.params import BINS, Objective, TrainParams, cores
+from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale, moments
-from simfl.preprocessing.similarity import Hashed
-from simfl.preprocessing.tables import HashValues, bucket_numbers, smallest_type
+from simfl.preprocessing.similarity import HashIndex, order_by_likeness
+from simfl.preprocessing.tables import HashValues, bucket_numbers
 from simfl.privacy.keys import Identity, Keys, sign, verify
 from simfl.privacy.masks import Masks
 from simfl.privacy.noise import Noise, add_noise, plan
@@ -51,7 +52,7 @@ from simfl.privacy.tokens import (
 from simfl.privacy.wide import to_wide, to_words
 from simfl.training import cuts, trees
 from simfl.training.gradients import add_values, draw_similar, most_uses, sum_onto_similar, sum_per_leaf, weighted
-from simfl.training.groups import join_small_groups, order_by_likeness
+from simfl.training.groups import join_small_groups
 from simfl.training.losses import LOSSES, Loss
 from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Tree
@@ -446,14 +447,14 @@ class Party:
         similar: dict[str, Ints] = {}
         equal: dict[str, float] = {}
         tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in message.tables.items()}
-        hashed = Hashed([own, *tables.values()])
+        index = HashIndex([own, *tables.values()])
         bound = message.max_candidates and max(message.max_candidates, message.n_neighbors)
-        asker = hashed.asking(0, names)
+        asker = index.queries(0, names)
         for number, (other, codes) in enumerate(tables.items(), 1):
             others_names = row_names(secret_of(message.seed), other, message.round, len(codes))
-            similar[other], counts = hashed.compare(
+            similar[other], counts = index.compare(
                 asker,
-                hashed.found(number, others_names, bound),
+                index.candidates(number, others_names, bound),
                 message.n_neighbors,
                 draw_key=draw_key(message.seed, message.round, *map(message.parties.index, (self.name, other))),
                 n_jobs=self.n_jobs,

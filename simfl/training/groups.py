@@ -11,19 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Ints
+from simfl.arrays import Ints
 
 PASSES = 3
 SPREAD = 4  # a group can grow so many times min_group beyond the largest that the search led to
-
-
-def order_by_likeness(hashes: AnyArray) -> Ints:
-    """The rows in an order in which those that share their first hash values stand together."""
-    keys = np.zeros(len(hashes), dtype=np.uint64)
-    for column in hashes.T[:8]:
-        above = (column.astype(np.int64) - int(column.min())) & 255
-        keys = (keys << np.uint64(8)) | above.astype(np.uint64)
-    return np.argsort(keys, kind="stable").astype(np.int32)
 
 
 def join_small_groups(similar: Ints, drawn: Ints, order: Ints, n_rows: int, min_group: int) -> Ints | None:
