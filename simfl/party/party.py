@@ -24,7 +24,8 @@ from scipy import sparse
 from simfl import messages as msg
 from simfl import wire
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table, smallest_type
-from simfl.data.schema import Schema, as_arrow, check_names, xgboost_types
+from simfl.data.arrow import as_arrow, check_names
+from simfl.data.schema import Schema, xgboost_types
 from simfl.data.table import as_labels, as_table, as_weights, class_numbers, plain_classes
 from simfl.errors import DataError, FileError, PrivacyError, ProtocolError
 from simfl.params import BINS, Objective, TrainParams, cores
