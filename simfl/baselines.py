@@ -88,7 +88,7 @@ def xgboost_model(members: Sequence[Party], classes: list[Any] | None, params: d
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
     name = members[0].name if len(members) == 1 else "all"
-    return models.adopt(booster, classes, _history(name, scores, seconds), schema)
+    return models.from_booster(booster, classes, _history(name, scores, seconds), schema)
 
 
 def _labels(rows: Rows, classes: list[Any] | None) -> Floats:

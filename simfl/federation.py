@@ -186,24 +186,24 @@ def train_and_keep(
     model = models.build(
         [*(earlier.rounds if earlier else []), *training.rounds],
         training.base_score,
-        objective=checked.objective,
-        n_features=ready.about.n_features,
-        schema=ready.about.schema,
-        about={
-            "classes": training.classes,
-            "history": history,
-            "traffic": traffic,
-            "gain": gain,
-            "epsilon": checked.epsilon,
-            "delta": None if checked.epsilon is None else checked.delta,
-        },
+        checked.objective,
+        ready.about.n_features,
+        models.About(
+            classes=training.classes,
+            history=history,
+            traffic=traffic,
+            schema=ready.about.schema,
+            gain=gain,
+            epsilon=checked.epsilon,
+            delta=None if checked.epsilon is None else checked.delta,
+        ),
     )
     return model, ready
 
 
 def _earlier(model: Model, turns: str, n_parties: int) -> hub.Earlier:
     """The model that a training goes on from. XGBoost wants as many trees in every round."""
-    earlier = hub.Earlier(**models.dissect(model))
+    earlier = hub.Earlier(**vars(models.warm_start(model)))
     outputs = len(earlier.base_score)
     trees = {len(trees) // outputs for trees in earlier.rounds}
     wanted = n_parties if turns == "all" else 1

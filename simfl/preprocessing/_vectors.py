@@ -3,7 +3,7 @@
 
 The compiler does not turn these loops into vector code by itself: it cannot rule out that the many arrays overlap. So
 we write the vector operations, LLVM's portable ones; each machine gets its own instructions. Every operation is a
-function that returns its type and a `generate` that emits its code.
+function that returns its types and a `generate` that emits its code.
 """
 
 import contextlib
@@ -21,6 +21,11 @@ COMPARED = 32  # codes per comparison of two rows
 _WORD = ir.IntType(64)
 _VECTOR = ir.VectorType(_WORD, LANES)
 _ZEROS = ir.Constant(_VECTOR, None)
+
+
+def _operation(function: Any) -> Any:
+    """A function that gives the types of an operation and emits its code, as the operation itself."""
+    return intrinsic(function)
 
 
 def _number(value):
@@ -45,7 +50,7 @@ class _Array:
         return self.builder.bitcast(self.builder.gep(self.struct.data, [offset]), item.as_pointer())
 
 
-def _operands(context, builder, signature, args) -> Any:
+def _operands(context, builder, signature, args):
     """The arguments of an operation, arrays with their addresses."""
     pairs = zip(signature.args, args, strict=True)
     return [_Array(context, builder, kind, arg) if isinstance(kind, types.Array) else arg for kind, arg in pairs]
@@ -69,13 +74,13 @@ def _splat(builder, value, n):
 # --- words and codes -------------------------------------------------------------------------------------------------
 
 
-@intrinsic
+@_operation
 def n_bits(typing, word):
     """How many bits are set."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
 
 
-@intrinsic
+@_operation
 def lowest_bit(typing, word):
     """The place of the lowest bit that is set."""
 
@@ -85,7 +90,7 @@ def lowest_bit(typing, word):
     return types.int64(types.uint64), generate
 
 
-@intrinsic
+@_operation
 def equal_bits(typing, codes, offset, code):
     """A word whose bits say which of the 64 bytes from the offset on equal the code."""
 
@@ -98,7 +103,7 @@ def equal_bits(typing, codes, offset, code):
     return types.uint64(codes, types.int64, types.int64), generate
 
 
-@intrinsic
+@_operation
 def n_equal(typing, queries, q, candidates, at):
     """In how many places two rows are equal."""
 
@@ -199,7 +204,7 @@ def _emit_sums(builder, bitmaps, picks, q, n_words, start):
         yield word, counters
 
 
-@intrinsic
+@_operation
 def reaching(typing, bitmaps, picks, q, floor, masks):
     """Set query q's mask: whose bits in the bitmaps it picks sum to at least the floor. Is there anybody?"""
 
@@ -222,7 +227,7 @@ def reaching(typing, bitmaps, picks, q, floor, masks):
     return types.boolean(bitmaps, picks, types.int64, types.int64, masks), generate
 
 
-@intrinsic
+@_operation
 def count(typing, bitmaps, picks, q, planes):
     """The digits of the counts of all candidates of the tile, for query q: planes[0] holds the ones, ..."""
 

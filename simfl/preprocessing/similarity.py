@@ -18,7 +18,7 @@ the candidate row. Rows are looked at in the order of their tokens. So the resul
 alone, whatever the blocks and threads, and whatever the order in which the rows are given.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
@@ -272,7 +272,7 @@ def _number(tables: Sequence[Codes]) -> list[Codes]:
 # --- the threads -----------------------------------------------------------------------------------------------------
 
 
-def _run(blocks: Iterator[Block], n_jobs: int) -> Iterator[Found]:
+def _run(blocks: Iterator[Block], n_jobs: int) -> Generator[Found, None, None]:
     """What the blocks find, as they finish on threads. Closing it waits for the blocks under way only."""
     if n_jobs == 1:
         for block in blocks:

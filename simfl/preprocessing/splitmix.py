@@ -5,8 +5,6 @@ take single numbers inside kernels and whole arrays outside. Numba keeps compile
 after a change here, delete the `__pycache__` folders of `preprocessing` and `training`.
 """
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -42,5 +40,5 @@ def row_tokens(key: int, n_rows: int) -> RowTokens:
     >>> bool(row_tokens(7, 3)[2] == row_token(np.uint64(7), 2))
     True
     """
-    tokens: Any = mix(np.arange(1, n_rows + 1, dtype=np.uint64) * STEP + np.uint64(key))
+    tokens: RowTokens = mix(np.arange(1, n_rows + 1, dtype=np.uint64) * STEP + np.uint64(key))
     return tokens
