@@ -1,4 +1,4 @@
-"""Where others look at trainings and use models: TensorBoard, MLflow, ONNX. Each needs an extra."""
+"""Trainings in TensorBoard and MLflow, models in ONNX. Each needs an extra."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class MLflow(Callback):
 
 
 def _start_in_leaves(model: Model) -> xgb.Booster:
-    """The same model with its start value in the leaves of the first trees: converters differ about start values."""
+    """The same model with its start value in the leaves of the first trees: converters disagree on start values."""
     document = to_document(model.booster)
     learner, objective = document["learner"], objective_of(document)
     margin = LOSSES[objective].margin(start_of(document))

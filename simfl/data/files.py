@@ -71,7 +71,7 @@ def read(path: Path, label: str | None = None, by: str | None = None, drop: Sequ
 
 
 def read_libsvm(path: Path, n_features: int | None = None) -> Dataset:
-    """Read a LIBSVM file. `n_features`: at least as many as it has columns; None: as many."""
+    """Read a LIBSVM file. `n_features`: the number of columns; None: as many as occur."""
     with _reading(path, "" if n_features is None else f" as LIBSVM with {n_features} features"):
         X, y = load_svmlight_file(str(path), n_features=n_features, dtype=np.float32)
     return Dataset(X.tocsr(), y.astype(np.int64) if np.all(y == np.round(y)) else y)

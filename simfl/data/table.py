@@ -177,7 +177,7 @@ def _as_csr(X: Any, who: str) -> Any:
     if X.dtype.kind not in "buif":
         raise DataError(f"{who} has a table of type {X.dtype}. Give numbers.")
     table = sparse.csr_matrix(X, dtype=np.float32)
-    if not table.has_canonical_format:  # walking a tree relies on sorted columns
+    if not table.has_canonical_format:  # tree traversal relies on sorted columns
         table = table.copy()  # the caller's own stays as it is
         table.sum_duplicates()
     return table

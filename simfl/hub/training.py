@@ -40,7 +40,7 @@ from simfl.training.groups import SPREAD
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import gain_of_features, keep_all, prune
 from simfl.training.schedule import TURNS
-from simfl.training.trees import Tree, valued
+from simfl.training.trees import Tree
 from simfl.transport.base import Transport
 
 
@@ -931,9 +931,7 @@ def _value(
 
 def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
     """How the recipe turns the sums of all parties into leaf values."""
-    if params.extra_depth:
-        return prune
-    return keep_all if params.monotone_constraints else valued
+    return prune if params.extra_depth else keep_all
 
 
 def shared_step(learning_rate: float, n_builders: int) -> np.float32:

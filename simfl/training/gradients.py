@@ -64,7 +64,7 @@ def sum_per_leaf(leaf: Ints, g: Floats, h: Floats, output: int, n_leaves: int) -
 
 
 def most_uses(similar_rows: Ints, n_rows: int) -> int:
-    """How many rows at most can be drawn onto one row: bounds the sums that can arise."""
+    """How many rows can be drawn onto one row at most: a bound on the sums."""
     return int(np.bincount(similar_rows.ravel(), minlength=n_rows).max())
 
 
