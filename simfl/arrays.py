@@ -1,4 +1,4 @@
-"""The array types of the package, under short names."""
+"""The array types of the package under short names, and the smallest one that holds a range of numbers."""
 
 from typing import Any, TypeAlias
 
@@ -13,3 +13,12 @@ Codes: TypeAlias = npt.NDArray[Any]  # bucket numbers: uint8 where they fit
 Mask: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
 Table: TypeAlias = Any  # the rows of a party: a float32 array, or scipy's CSR
+
+
+def smallest_type(n_values: int) -> Any:
+    """The smallest unsigned type that holds the numbers below `n_values`.
+
+    >>> smallest_type(256), smallest_type(257)
+    (<class 'numpy.uint8'>, <class 'numpy.uint16'>)
+    """
+    return np.uint8 if n_values <= 2**8 else np.uint16 if n_values <= 2**16 else np.uint32

@@ -89,7 +89,7 @@ def xgboost_model(splits: Mapping[str, Split], classes: list[Any] | None, params
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
     name = next(iter(splits)) if len(splits) == 1 else "all"
-    return models.adopt(booster, classes, _history(name, scores, seconds), schema)
+    return models.from_booster(booster, classes, _history(name, scores, seconds), schema)
 
 
 def _labels(rows: Rows, classes: list[Any] | None) -> Floats:

@@ -4,6 +4,9 @@ They are also the built-in errors that scikit-learn and pandas users catch alrea
 `ValueError`, an unknown parameter is a `TypeError`, an unreadable file is an `OSError`.
 """
 
+import difflib
+from collections.abc import Sequence
+
 
 class SimFLError(Exception):
     """The base of all errors raised by SimFL."""
@@ -55,3 +58,13 @@ class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of
 
 class EngineError(SimFLError):
     """NVIDIA FLARE is missing, cannot be reached or refuses what it was asked."""
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """What to say of a word that does not exist: the nearest one that does, or all of them.
+
+    >>> did_you_mean("max_deph", ["gamma", "max_depth"]), did_you_mean("x", ["a", "b"])
+    ("Did you mean 'max_depth'?", 'Known are: a, b.')
+    """
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(known)}."

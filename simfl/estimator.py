@@ -24,7 +24,8 @@ from sklearn.utils.validation import (
 
 from simfl.arrays import AnyArray
 from simfl.callbacks import default_callbacks
-from simfl.data.schema import Schema, as_arrow
+from simfl.data.arrow import as_arrow
+from simfl.data.schema import Schema
 from simfl.errors import DataError
 from simfl.federation import train
 from simfl.model import Model

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from simfl import hub
 from simfl import model as models
@@ -189,31 +188,15 @@ def train_and_keep(
     start = _warm_start(init_model, checked.turns, len(ready.about.parties)) if init_model else None
     training = hub.train(ready.transport, ready.about, checked, callbacks=callbacks, warm_start=start)
     traffic = ready.transport.traffic.since(before if isinstance(parties, Preparation) else None)
-    gain = np.sum(training.gains, axis=0).tolist() if training.gains else None
     history = training.history
     if init_model is not None:
         history = [*init_model.history, *(_later(r, init_model.n_trees) for r in history)]
-    model = models.build(
-        [*(start.rounds if start else []), *training.rounds],
-        training.labels.base_score,
-        objective=checked.objective,
-        n_features=ready.about.n_features,
-        schema=ready.about.schema,
-        about={
-            "classes": training.labels.classes,
-            "history": history,
-            "traffic": traffic,
-            "gain": gain,
-            "epsilon": checked.epsilon,
-            "delta": None if checked.epsilon is None else checked.delta,
-        },
-    )
-    return model, ready
+    return training.model(history, traffic), ready
 
 
-def _warm_start(model: Model, turns: str, n_parties: int) -> hub.WarmStart:
+def _warm_start(model: Model, turns: str, n_parties: int) -> models.WarmStart:
     """The model that a training continues from. XGBoost wants as many trees in every round."""
-    start = hub.WarmStart(**models.dissect(model))
+    start = models.warm_start(model)
     outputs = len(start.base_score)
     trees = {len(trees) // outputs for trees in start.rounds}
     wanted = n_parties if turns == "all" else 1

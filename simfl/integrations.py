@@ -1,8 +1,7 @@
-"""Where others look at trainings and use models: TensorBoard, MLflow, ONNX. Each needs an extra."""
+"""Trainings in TensorBoard and MLflow, models in ONNX. Each needs an extra."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -14,7 +13,8 @@ import xgboost as xgb
 
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import DataError, FileError, MissingExtraError
-from simfl.model import Model, dissect
+from simfl.model import Model
+from simfl.model.xgboost_document import objective_of, set_start, start_of, to_booster, to_document
 from simfl.params import TrainParams
 from simfl.storage import write_atomically
 from simfl.training.losses import LOSSES
@@ -83,10 +83,10 @@ class MLflow(Callback):
 
 
 def _start_in_leaves(model: Model) -> xgb.Booster:
-    """The same model with its start value in the leaves of the first trees: converters differ about start values."""
-    document = json.loads(model.booster.save_raw("json"))
-    learner, parts = document["learner"], dissect(model)
-    margin = LOSSES[parts["objective"]].margin(parts["base_score"])
+    """The same model with its start value in the leaves of the first trees: converters disagree on start values."""
+    document = to_document(model.booster)
+    learner, objective = document["learner"], objective_of(document)
+    margin = LOSSES[objective].margin(start_of(document))
     trees = learner["gradient_booster"]["model"]["trees"]
     for tree, start in zip(trees, margin, strict=False):
         for node, left in enumerate(tree["left_children"]):
@@ -94,12 +94,9 @@ def _start_in_leaves(model: Model) -> xgb.Booster:
                 tree["split_conditions"][node] += float(start)
     for tree in trees:  # whole numbers there make onnxmltools take the model for a regression
         tree["sum_hessian"] = [number + 0.5 for number in tree["sum_hessian"]]
-    nothing = 0.5 if parts["objective"] == "binary:logistic" else 0.0
-    learner["learner_model_param"]["base_score"] = json.dumps([nothing] * len(margin))
+    set_start(document, [0.5 if objective == "binary:logistic" else 0.0] * len(margin))
     learner["feature_names"] = learner["feature_types"] = []  # the converter wants f0, f1, ...
-    booster = xgb.Booster()
-    booster.load_model(bytearray(json.dumps(document).encode()))
-    return booster
+    return to_booster(document)
 
 
 def to_onnx(model: Model, path: str | os.PathLike[str]) -> Path:

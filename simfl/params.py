@@ -6,7 +6,6 @@ found from the data, as the description tells. Parameters that XGBoost has too c
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from simfl.errors import ParameterError, UnknownParameterError
+from simfl.errors import ParameterError, UnknownParameterError, did_you_mean
 
 RecipeName = Literal["default", "paper"]
 Objective = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
@@ -311,11 +310,10 @@ def refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
     for name in given:
         if name in known:
             continue
-        near = ALIASES.get(name) or next(iter(difflib.get_close_matches(name, NAMES, n=1, cutoff=0.7)), None)
         if name in NAMES:
             stage = "simfl.prepare (stage 1)" if name in PREPARE_NAMES else "simfl.train (stage 2)"
             raise ParameterError(f"{name!r} belongs to {stage}: give it there.")
-        hint = f"Did you mean {near!r}?" if near else f"Known are: {', '.join(sorted(known))}."
+        hint = f"Did you mean {ALIASES[name]!r}?" if name in ALIASES else did_you_mean(name, sorted(known))
         raise UnknownParameterError(f"There is no parameter {name!r}. {hint}")
 
 

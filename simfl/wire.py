@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from simfl.arrays import AnyArray
+from simfl.arrays import AnyArray, smallest_type
 from simfl.errors import ProtocolError
 from simfl.messages import AdoptedTree, Array, DType, Message, Reply, Request, TreeStructure
 from simfl.privacy.exact import WIDE_BYTES, from_three_bytes, to_three_bytes, wide_from_bytes, wide_to_bytes
@@ -149,8 +149,7 @@ def tree_of(finished: AdoptedTree, n_features: int) -> Tree:
 
 
 def _smallest(numbers: AnyArray) -> AnyArray:
-    most = int(numbers.max(initial=0))
-    return numbers.astype(np.uint8 if most < 2**8 else np.uint16 if most < 2**16 else np.uint32)
+    return numbers.astype(smallest_type(int(numbers.max(initial=0)) + 1))
 
 
 def _levels_to_message(tree: Tree) -> dict[str, Any]:

@@ -1,3 +1,5 @@
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -141,6 +143,36 @@ def test_labels_must_be_one_per_row(labels):
         as_labels(labels, 2, WHO)
 
 
+@pytest.mark.parametrize("labels", [[1, "a"], np.array([1.5, "a"], dtype=object), np.array([True, 1], dtype=object)])
+def test_numbers_and_text_among_the_labels_are_refused(labels):
+    with pytest.raises(DataError, match=r"Party 'north' has labels of type \w+, \w+\. Give numbers only, or text only"):
+        as_labels(labels, 2, WHO)
+
+
+@pytest.mark.parametrize("labels", [np.array([b"a", b"b"], dtype=object), [b"a", b"b"], [[1], [2, 3]], [{}, set()]])
+def test_labels_that_are_neither_numbers_nor_text_are_refused(labels):
+    with pytest.raises(DataError, match=r"Party 'north' has labels of type"):
+        as_labels(labels, 2, WHO)
+
+
+def test_text_that_no_file_can_hold_is_refused():
+    with pytest.raises(DataError, match=r"Party 'north' has labels that are not valid text \('.ud800'\)"):
+        as_labels(["a", "\ud800"], 2, WHO)
+    with pytest.raises(DataError, match="Party 'north' has column names"):
+        as_table(pd.DataFrame([[1]], columns=pd.Index(["\ud800"], dtype=object)), WHO)
+    with pytest.raises(DataError, match="Column 'a' of party 'north' holds"):
+        as_table(pd.DataFrame({"a": pd.Series(["x", "\ud800"], dtype=object)}), WHO)
+
+
+def test_labels_beyond_64_bits_are_refused():
+    with pytest.raises(DataError, match="Party 'north' has labels beyond 64 bits"):
+        as_labels([1, 2**70], 2, WHO)
+
+
+def test_decimal_labels_are_numbers():
+    assert as_labels([Decimal("0.5"), Decimal(2)], 2, WHO).tolist() == [0.5, 2.0]
+
+
 def test_no_weights_are_none():
     assert as_weights(None, 3, WHO) is None
 
@@ -155,6 +187,13 @@ def test_weights_become_float32():
 def test_weights_that_mean_nothing_are_refused(weights):
     with pytest.raises(DataError, match=r"Party 'north'.*sample weights"):
         as_weights(weights, 2, WHO)
+
+
+@pytest.mark.parametrize("heaviest", [1e13, 1e38, 1e300])
+def test_weights_whose_sums_lose_all_precision_are_refused(heaviest):
+    assert as_weights([1, 1e12], 2, WHO) is not None
+    with pytest.raises(DataError, match=r"Party 'north' has a sample weight of .*at most 1e\+12.*by the same number"):
+        as_weights([1, heaviest], 2, WHO)
 
 
 def test_classes_are_pythons_own_values():

@@ -79,9 +79,9 @@ def test_every_hash(played):
     assert hashes["a"].tolist() == [[0, 0, 0], [1, 0, 0], [3, 2, 1]]
     assert hashes["b"].tolist() == [[0, 0, 0], [1, 0, 0], [1, 0, 1]]
     tables = merge_tables({name: HashValues.of(values) for name, values in hashes.items()})
-    assert tables.bucket(0, 1) == {"a": [1], "b": [1, 2]}
-    assert tables.bucket(2, 1) == {"a": [2], "b": [2]}
-    assert tables.bucket(0, 2) == {"a": [], "b": []}
+    assert [values.tolist() for values in tables.values] == [[0, 1, 3], [0, 2], [0, 1]]
+    assert tables.codes["a"].tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 1]]
+    assert tables.codes["b"].tolist() == [[0, 0, 0], [1, 0, 0], [1, 0, 1]]
 
 
 def test_every_similar_row(played):

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simfl.data.schema import MOST_LEVELS, Column, Expansion, Schema, UnseenLevelWarning, agree
+from simfl.data.schema import MOST_LEVELS, Column, Schema, UnseenLevelWarning, agree
 from simfl.errors import DataError
+from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.scaling import WITHOUT_WEIGHT, common_scale, moments
 
 WHO = "Party 'north'"
@@ -223,7 +224,7 @@ def test_a_category_varies_as_much_as_one_number_does():
     X = np.column_stack([rng.normal(5, 3, 4000), rng.integers(0, 10, 4000)]).astype(np.float32)
     expansion = Expansion(np.array([0, 10]))
     wide = expansion.expand(X)
-    scale = common_scale([moments(wide)], len(X), expansion.groups)
+    scale = common_scale(moments(wide), len(X), expansion.groups)
     scaled = (wide - scale.mean) / scale.deviation
     apart = (scaled[:2000] - scaled[2000:]) ** 2
     assert apart[:, 0].mean() == pytest.approx(2, rel=0.1)
@@ -234,11 +235,9 @@ def test_a_category_varies_as_much_as_one_number_does():
 def test_numbers_alone_are_scaled_as_ever():
     X = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     assert Expansion(np.zeros(4, dtype=np.int32)).expand(X) is X
-    assert np.array_equal(
-        common_scale([moments(X)], 50).deviation, common_scale([moments(X)], 50, np.arange(4)).deviation
-    )
+    assert np.array_equal(common_scale(moments(X), 50).deviation, common_scale(moments(X), 50, np.arange(4)).deviation)
 
 
 def test_a_level_that_nobody_has_does_not_count():
     wide = Expansion(np.array([3])).expand(np.array([[0], [1]], dtype=np.float32))
-    assert common_scale([moments(wide)], 2, np.zeros(3, dtype=int)).deviation[2] == WITHOUT_WEIGHT
+    assert common_scale(moments(wide), 2, np.zeros(3, dtype=int)).deviation[2] == WITHOUT_WEIGHT

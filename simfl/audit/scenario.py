@@ -25,9 +25,9 @@ from simfl.model import Model
 from simfl.party import Party
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.scaling import Scale, common_scale, moments
-from simfl.preprocessing.similarity import most_similar
+from simfl.preprocessing.similarity import most_similar, order_by_likeness
 from simfl.training.gradients import draw_similar
-from simfl.training.groups import join_small_groups, order_by_likeness
+from simfl.training.groups import join_small_groups
 from simfl.training.losses import LOSSES
 from simfl.training.trees import Tree, from_booster
 
@@ -108,7 +108,7 @@ class Case:
         self.settled = about.params
         self.n_features = about.params.original_features or self.X.shape[1]
         standard = about.params.scale == "standard"
-        self.scale = common_scale([moments(self.X)], len(self.y)) if standard else Scale.none(self.X.shape[1])
+        self.scale = common_scale(moments(self.X), len(self.y)) if standard else Scale.none(self.X.shape[1])
         self.hashed = self.hash(about.n_hashes, about.bucket_width)
 
     def hash(self, n_hashes: int, width: float, draw: int = 0) -> Hashed:

@@ -25,12 +25,12 @@ from simfl.audit.audit import audit as run_audit
 from simfl.audit.audit import read_study
 from simfl.audit.findings import Audit, Ids, Matching
 from simfl.callbacks import TreeLines, logger
-from simfl.data.files import Dataset, predictions, read, read_frame, write_frame
+from simfl.data.files import Dataset, read, read_frame, write_frame
 from simfl.data.schema import Schema
 from simfl.data.table import objective_for
 from simfl.deploy import study as studies
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
-from simfl.model import Model, check_target, load
+from simfl.model import Model, check_target, load, predictions
 from simfl.params import Objective, RecipeName, defaults, descriptions
 from simfl.party import Party
 from simfl.report.record import Recorder, RunRecord

@@ -1,7 +1,4 @@
-"""Reading tables from files: CSV, Parquet and LIBSVM.
-
-For trying SimFL out on one file that is then split into parties, and for predicting the rows of a file.
-"""
+"""Tables in files: CSV, Parquet and LIBSVM are read, CSV and Parquet written."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ import pandas as pd
 from sklearn.datasets import load_svmlight_file
 
 from simfl.arrays import AnyArray
-from simfl.data.schema import Expansion, Schema
+from simfl.data.schema import Schema
 from simfl.errors import DataError, FileError
-from simfl.model import Model
+from simfl.preprocessing.expansion import Expansion
 from simfl.storage import write_atomically
 
 
@@ -65,10 +62,19 @@ class Dataset:
 
 
 def read(path: Path, label: str | None = None, by: str | None = None, drop: Sequence[str] = ()) -> Dataset:
-    """Read a file with labels; its ending or its first line tells the format."""
+    """Read a file with labels; its ending or its first line says the format."""
     if _find(path) == "libsvm":
-        return _read_libsvm(path, by)
+        if by is not None:
+            raise DataError(f"{path} is a LIBSVM file, whose columns have no names: --by cannot be used with it.")
+        return read_libsvm(path)
     return _from_frame(read_frame(path), path, label, by, drop)
+
+
+def read_libsvm(path: Path, n_features: int | None = None) -> Dataset:
+    """Read a LIBSVM file. `n_features`: the number of columns; None: as many as occur."""
+    with _reading(path, "" if n_features is None else f" as LIBSVM with {n_features} features"):
+        X, y = load_svmlight_file(str(path), n_features=n_features, dtype=np.float32)
+    return Dataset(X.tocsr(), y.astype(np.int64) if np.all(y == np.round(y)) else y)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -79,15 +85,6 @@ def read_frame(path: Path) -> pd.DataFrame:
     with _reading(path):
         frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, sep=_separator(path))
     return frame.rename(columns=str)
-
-
-def predictions(model: Model, frame: pd.DataFrame) -> pd.DataFrame:
-    """The prediction of every row and, for classes, the probability of each."""
-    found = {"prediction": model.predict(frame)}
-    if model.classes is not None:
-        p = model.predict_proba(frame)
-        found |= {f"probability of {label}": p[:, place] for place, label in enumerate(model.classes.tolist())}
-    return pd.DataFrame(found)
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
@@ -109,12 +106,12 @@ def _find(path: Path) -> str:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is read is told in one sentence."""
+def _reading(path: Path, how: str = "") -> Iterator[None]:
+    """Turn what goes wrong while a file is read into one sentence."""
     try:
         yield
     except (OSError, ValueError, UnicodeDecodeError, pd.errors.ParserError) as error:
-        raise FileError(f"{path} cannot be read: {_first_line(error)}.") from None
+        raise FileError(f"{path} cannot be read{how}: {_first_line(error)}.") from None
 
 
 def _kind(path: Path) -> str:
@@ -139,25 +136,13 @@ def _looks_like_libsvm(path: Path) -> bool:
     return False
 
 
-def _head(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        return file.readline()
-
-
 def _separator(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        head = file.readline()
     try:
-        return csv.Sniffer().sniff(_head(path), delimiters=",;\t|").delimiter
+        return csv.Sniffer().sniff(head, delimiters=",;\t|").delimiter
     except csv.Error:
         return ","
-
-
-def _read_libsvm(path: Path, by: str | None) -> Dataset:
-    if by is not None:
-        raise DataError(f"{path} is a LIBSVM file, whose columns have no names: --by cannot be used with it.")
-    with _reading(path):
-        X, y = load_svmlight_file(str(path), dtype=np.float32)
-    labels = y.astype(np.int64) if np.all(y == np.round(y)) else y
-    return Dataset(X.tocsr(), labels)
 
 
 def _from_frame(frame: pd.DataFrame, path: Path, label: str | None, by: str | None, drop: Sequence[str]) -> Dataset:

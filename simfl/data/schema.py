@@ -1,8 +1,8 @@
 """The columns of a study: their names, their order, their kinds, and the levels of categories.
 
 A party's table is read through a schema: declared for the whole study, or proposed from the table and then agreed
-between the parties in the handshake. pandas, Polars, Arrow and whatever else speaks Arrow's stream interface come in
-alike. Numbers and truth values become float32, a category becomes the number of its level, and what is missing NaN.
+between the parties in the handshake. Numbers and truth values become float32, a category becomes the number of its
+level, and a missing value NaN.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from simfl.arrays import AnyArray, Floats, Ints
+from simfl.data.arrow import as_arrow, as_numbers, as_texts, column_of, few, is_number, is_text, text_of
 from simfl.errors import DataError
 
 Kind = Literal["number", "boolean", "category", "empty"]
 MOST_LEVELS: Final = 100  # more look like names or free text
-FEW_LEVELS: Final = 10  # so many are never taken for names, however few the rows
+FEW_LEVELS: Final = 10  # up to here they are never taken for names, however few the rows
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
 _HOW_TO_DATE = (
     "Turn it into numbers that mean something at every party: days since a fixed event, an age in years, or the month "
@@ -46,6 +45,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Schema(msgspec.Struct, frozen=True):
     """The features of a study, in order.
 
+    >>> import pandas as pd
     >>> patients = pd.DataFrame({"age": [60, 71], "smoker": [True, False], "ward": ["b", "a"]})
     >>> schema = Schema.propose(patients)
     >>> print(schema.to_toml())
@@ -85,7 +85,7 @@ class Schema(msgspec.Struct, frozen=True):
             if value in ("number", "boolean"):
                 columns.append(Column(name=name, kind=value))
             elif isinstance(value, list) and value and len(set(map(str, value))) == len(value):
-                columns.append(Column(name=name, kind="category", levels=tuple(_text(level) for level in value)))
+                columns.append(Column(name=name, kind="category", levels=tuple(text_of(level) for level in value)))
             else:
                 raise DataError(
                     f'[columns] says {name} = {value!r}. Write "number", "boolean", or a category\'s list of '
@@ -139,8 +139,8 @@ class Schema(msgspec.Struct, frozen=True):
         missing = [name for name in self.names if name not in frame.column_names]
         if missing:
             raise DataError(
-                f"{who} lacks columns (missing: {missing}). It has {_few(frame.column_names)}; the schema asks for "
-                f"{_few(self.names)}."
+                f"{who} lacks columns (missing: {missing}). It has {few(frame.column_names)}; the schema asks for "
+                f"{few(self.names)}."
             )
         encoded = np.empty((frame.num_rows, len(self.columns)), dtype=np.float32)
         for place, column in enumerate(self.columns):
@@ -189,156 +189,78 @@ def _agree_on(name: str, schemas: Mapping[str, Schema]) -> Column:
 
 
 def _kind_in_words(column: Column) -> str:
-    return f"the levels {_few(list(column.levels))}" if column.kind == "category" else f"{column.kind}s"
+    return f"the levels {few(list(column.levels))}" if column.kind == "category" else f"{column.kind}s"
 
 
 def xgboost_types(schema: Schema | None) -> dict[str, Any]:
-    """What XGBoost's matrices have to be told of the columns: nothing where all are numbers."""
+    """What XGBoost's matrices need to know of the columns: nothing where all are numbers."""
     if schema is None or not schema.has_categories:
         return {}
     return {"feature_types": schema.feature_types, "enable_categorical": True}
 
 
-# --- for hashing -----------------------------------------------------------------------------------------------------
+# --- one column ------------------------------------------------------------------------------------------------------
 
 
-class Expansion:
-    """How the columns are laid out for hashing: a number stays one column, a category gets one per level.
-
-    `groups` says which columns belong together. On a common scale each group varies as much as one number does, so a
-    category of ten levels does not outweigh ten numbers.
-    """
-
-    def __init__(self, n_levels: Ints) -> None:
-        self.n_levels = n_levels
-        self.groups = np.repeat(np.arange(len(n_levels)), np.maximum(n_levels, 1))
-
-    @property
-    def width(self) -> int:
-        """The number of columns that are hashed."""
-        return len(self.groups)
-
-    def expand(self, X: Any) -> Any:
-        """The rows with a 0/1 column for every level of a category; a missing category is missing in all of them.
-
-        >>> Expansion(np.array([0, 2])).expand(np.array([[7, 1], [8, np.nan]], dtype=np.float32))
-        array([[ 7.,  0.,  1.],
-               [ 8., nan, nan]], dtype=float32)
-        """
-        if not self.n_levels.any():
-            return X
-        wide = np.empty((X.shape[0], self.width), dtype=np.float32)
-        starts = np.concatenate([[0], np.cumsum(np.maximum(self.n_levels, 1))])
-        for column, n in enumerate(self.n_levels):
-            values = X[:, column]
-            if n == 0:
-                wide[:, starts[column]] = values
-            else:
-                hot = (values[:, None] == np.arange(n)).astype(np.float32)
-                hot[np.isnan(values)] = np.nan
-                wide[:, starts[column] : starts[column + 1]] = hot
-        return wide
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def as_arrow(table: Any, who: str) -> pa.Table | None:
-    """A data frame of any make as an Arrow table; None for what has no named columns."""
-    if isinstance(table, pa.Table):
-        frame = table
-    elif isinstance(table, pd.DataFrame):
-        frame = _from_pandas(table, who)
-    elif hasattr(table, "__arrow_c_stream__") and hasattr(table, "columns"):
-        frame = pa.table(table)
-    else:
-        return None
-    check_names(frame.column_names, who)
-    return frame
-
-
-def _from_pandas(table: pd.DataFrame, who: str) -> pa.Table:
-    names = [str(name) for name in table.columns]
-    check_names(names, who)
-    arrays = []
-    for place, name in enumerate(names):
-        column = table.iloc[:, place]
-        if isinstance(column.dtype, pd.SparseDtype):
-            column = pd.Series(column.to_numpy())
-        try:
-            arrays.append(pa.chunked_array([pa.array(column, from_pandas=True)]))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-            raise DataError(
-                f"{_column(name, who)} holds {column.dtype}: values of several kinds, or of one that is neither number "
-                "nor text. Make all its values numbers, or all text."
-            ) from None
-    return pa.table(arrays, names=names)
-
-
-def check_names(columns: list[str], who: str) -> None:
-    """Refuse names of features that XGBoost would refuse."""
-    strange = [c for c in columns if any(sign in c for sign in "[]<")]
-    if strange:
-        raise DataError(f"{who} has column names with a sign that XGBoost refuses ([, ] or <): {strange}. Rename them.")
-    repeated = sorted({c for c in columns if columns.count(c) > 1})
-    if repeated:
-        raise DataError(f"{who} has several columns named {repeated}. Rename them.")
+def _refuse_dates(name: str, kind: pa.DataType, who: str) -> None:
+    if pa.types.is_temporal(kind):
+        raise DataError(f"{column_of(name, who)} holds dates or times ({kind}). {_HOW_TO_DATE}")
 
 
 def _propose(name: str, values: pa.ChunkedArray, who: str) -> Column:
     kind = values.type
-    if pa.types.is_temporal(kind):
-        raise DataError(f"{_column(name, who)} holds dates or times ({kind}). {_HOW_TO_DATE}")
+    _refuse_dates(name, kind, who)
     if pa.types.is_null(kind) or values.null_count == len(values):
         return Column(name=name, kind="empty")
     if pa.types.is_boolean(kind):
         return Column(name=name, kind="boolean")
-    if _is_number(kind):
+    if is_number(kind):
         return Column(name=name)
-    if _is_text(kind) or pa.types.is_dictionary(kind):
+    if is_text(kind) or pa.types.is_dictionary(kind):
         return Column(name=name, kind="category", levels=_levels(name, values, who))
-    raise DataError(f"{_column(name, who)} holds {kind}. Drop it, or split it up into numbers and categories.")
+    raise DataError(f"{column_of(name, who)} holds {kind}. Drop it, or split it up into numbers and categories.")
 
 
 def _levels(name: str, values: pa.ChunkedArray, who: str) -> tuple[str, ...]:
-    levels = sorted(set(_dictionary(values)[1]))
+    levels = sorted(set(as_texts(values)[1]))
     known = len(values) - values.null_count
     if levels and all(_DATE.fullmatch(level) for level in levels[:20]):
-        raise DataError(f"{_column(name, who)} holds dates as text ({levels[0]!r}). {_HOW_TO_DATE}")
+        raise DataError(f"{column_of(name, who)} holds dates as text ({levels[0]!r}). {_HOW_TO_DATE}")
     if len(levels) > MOST_LEVELS or (len(levels) > FEW_LEVELS and len(levels) > known / 2):
         raise DataError(
-            f"{_column(name, who)} has {len(levels)} different texts in {known} rows, like {_few(levels, 3)}: names or "
-            "free text, not categories. Drop it, turn it into numbers, group its values, or declare its levels in a "
-            "schema."
+            f"{column_of(name, who)} has {len(levels)} different texts in {known} rows, like {few(levels, 3)}: names "
+            "or free text, not categories. Drop it, turn it into numbers, group its values, or declare its levels in "
+            "a schema."
         )
     return tuple(levels)
 
 
 def _encode(column: Column, values: pa.ChunkedArray, who: str) -> AnyArray:
-    if pa.types.is_temporal(values.type):
-        raise DataError(f"{_column(column.name, who)} holds dates or times ({values.type}). {_HOW_TO_DATE}")
+    _refuse_dates(column.name, values.type, who)
     if pa.types.is_null(values.type) or values.null_count == len(values):
         return np.full(len(values), np.nan, dtype=np.float32)
     if column.kind == "category":
         return _encode_category(column, values, who)
-    if not (_is_number(values.type) or pa.types.is_boolean(values.type)):
-        examples = _few(sorted(set(_dictionary(values)[1]))) if _is_text(values.type) else str(values.type)
+    if not (is_number(values.type) or pa.types.is_boolean(values.type)):
+        examples = few(sorted(set(as_texts(values)[1]))) if is_text(values.type) else str(values.type)
         raise DataError(
-            f"{_column(column.name, who)} is a {column.kind} in the schema and holds {examples} here. "
+            f"{column_of(column.name, who)} is a {column.kind} in the schema and holds {examples} here. "
             "Make it the same everywhere."
         )
-    numbers = _numbers(values)
+    numbers = as_numbers(values)
     if column.kind == "boolean" and not np.isin(numbers[~np.isnan(numbers)], (0, 1)).all():
-        raise DataError(f"{_column(column.name, who)} is a boolean in the schema and holds other numbers than 0 and 1.")
+        raise DataError(
+            f"{column_of(column.name, who)} is a boolean in the schema and holds other numbers than 0 and 1."
+        )
     return numbers
 
 
 def _encode_category(column: Column, values: pa.ChunkedArray, who: str) -> AnyArray:
-    codes, found = _dictionary(values)
+    codes, found = as_texts(values)
     unseen = sorted(set(found) - set(column.levels))
     if unseen:
         warnings.warn(
-            f"{_column(column.name, who)} has levels that the schema does not know: {_few(unseen)}. They count as "
+            f"{column_of(column.name, who)} has levels that the schema does not know: {few(unseen)}. They count as "
             "missing.",
             UnseenLevelWarning,
             stacklevel=2,
@@ -355,67 +277,6 @@ def _numbers_of(found: Iterable[str], levels: Iterable[str]) -> Floats:
 def _as_places(codes: AnyArray, n_levels: int) -> AnyArray:
     """Codes as places in a list whose last entry stands for missing."""
     return np.where(np.isnan(codes), n_levels, codes).astype(np.int64)
-
-
-def _dictionary(values: pa.ChunkedArray) -> tuple[AnyArray, list[str]]:
-    """Codes (-1: missing) and the texts that they stand for; only those that occur."""
-    if pa.types.is_dictionary(values.type):
-        return _stored_dictionary(values)
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), None, values)
-    encoded = values.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-    return codes, [_text(value) for value in encoded.dictionary.to_pylist()]
-
-
-def _stored_dictionary(values: pa.ChunkedArray) -> tuple[AnyArray, list[str]]:
-    """The same of a column that has levels already; every chunk may number them in its own way."""
-    places: dict[str, int] = {}
-    codes = []
-    for chunk in values.chunks:
-        numbers = pc.fill_null(chunk.indices, len(chunk.dictionary)).to_numpy(zero_copy_only=False).astype(np.int64)
-        texts = [None if value is None else _text(value) for value in chunk.dictionary.to_pylist()]
-        used = set(np.unique(numbers).tolist())
-        own = [-1 if t is None or i not in used else places.setdefault(t, len(places)) for i, t in enumerate(texts)]
-        codes.append(np.array([*own, -1])[numbers])
-    return np.concatenate(codes), list(places)
-
-
-def _text(value: Any) -> str:
-    """A level as text; 1.0 is the level 1, since missing values turn whole numbers into floats."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _numbers(values: pa.ChunkedArray) -> AnyArray:
-    if pa.types.is_decimal(values.type):
-        values = values.cast(pa.float64())
-    with np.errstate(over="ignore"):
-        if not values.null_count:
-            return np.asarray(values.to_numpy(), dtype=np.float32)
-        if pa.types.is_boolean(values.type):
-            values = values.cast(pa.int8())
-        filled = pc.fill_null(values.cast(pa.float64(), safe=False), np.nan)
-        return np.asarray(filled.to_numpy(), dtype=np.float32)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _column(name: str, who: str) -> str:
-    owner = who[:1].lower() + who[1:] if who.startswith(("Party ", "The ")) else who
-    return f"Column {name!r} of {owner}"
-
-
-def _few(names: Iterable[str], most: int = 6) -> str:
-    names = list(names)
-    return f"{names[:most]}{' and more' if len(names) > most else ''}"
 
 
 def _quoted(text: str) -> str:

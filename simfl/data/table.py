@@ -14,8 +14,19 @@ import pandas as pd
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Doubles, Floats, Table
-from simfl.data.schema import Schema, as_arrow
+from simfl.data.arrow import as_arrow, is_valid_text
+from simfl.data.schema import Schema
 from simfl.errors import DataError
+
+MAX_WEIGHT = 1e12  # beyond that, a training would find no split that pays: sums lose the digits that tell rows apart
+_LABEL_KINDS = {
+    "string": np.str_,
+    "integer": np.int64,
+    "boolean": np.bool_,
+    "floating": np.float64,
+    "mixed-integer-float": np.float64,
+    "decimal": np.float64,
+}
 
 
 def as_table(X: Any, who: str, schema: Schema | None = None) -> tuple[Table, Schema | None]:
@@ -51,9 +62,7 @@ def _check_fits(n_columns: int, schema: Schema | None, who: str) -> None:
 
 def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
     """The labels, one per row, none of them missing."""
-    labels = np.asarray(y)
-    if labels.dtype == object:
-        labels = _settled(labels)
+    labels = _as_array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or len(labels) != n_rows:
@@ -61,16 +70,37 @@ def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
     missing = int(pd.isna(labels).sum())
     if missing:
         raise DataError(f"{who} has {missing} missing labels (NaN). Drop these rows, or fill the labels in.")
-    if labels.dtype.kind not in "biufUO":
+    if labels.dtype == object:
+        labels = _of_one_kind(labels, who)
+    if labels.dtype.kind not in "biufU":
         raise DataError(f"{who} has labels of type {labels.dtype}. Give numbers or text.")
-    return labels.astype(str) if labels.dtype == object else labels
+    if labels.dtype.kind == "U" and not is_valid_text("".join(labels.tolist())):
+        strange = next(label for label in labels.tolist() if not is_valid_text(label))
+        raise DataError(f"{who} has labels that are not valid text ({strange!r}). Check how its table was read.")
+    return labels
 
 
-def _settled(labels: AnyArray) -> AnyArray:
-    """Numbers and truth values that came as Python objects become arrays of their own type."""
-    kinds = {"integer": np.int64, "boolean": np.bool_, "floating": np.float64, "mixed-integer-float": np.float64}
-    kind = kinds.get(pd.api.types.infer_dtype(labels.ravel(), skipna=False))
-    return labels.astype(kind) if kind else labels
+def _as_array(y: Any) -> AnyArray:
+    if hasattr(y, "dtype"):
+        return np.asarray(y)
+    objects = np.asarray(y, dtype=object)
+    try:
+        labels = np.asarray(y)
+    except ValueError:  # lists of different lengths
+        return objects
+    return objects if labels.dtype.kind == "U" else labels  # NumPy turns numbers among texts into texts
+
+
+def _of_one_kind(labels: AnyArray, who: str) -> AnyArray:
+    """Labels that came as Python objects, as an array of their own type."""
+    kind = _LABEL_KINDS.get(pd.api.types.infer_dtype(labels, skipna=False))
+    if kind is None:
+        found = ", ".join(sorted({type(label).__name__ for label in labels}))
+        raise DataError(f"{who} has labels of type {found}. Give numbers only, or text only.")
+    try:
+        return labels.astype(kind)
+    except OverflowError:
+        raise DataError(f"{who} has labels beyond 64 bits. Give smaller numbers, or text.") from None
 
 
 def as_numbers(labels: AnyArray, who: str) -> Doubles:
@@ -87,18 +117,23 @@ def as_numbers(labels: AnyArray, who: str) -> Doubles:
 
 
 def as_weights(weight: Any, n_rows: int, who: str) -> Floats | None:
-    """The sample weights: finite, not negative, not all zero."""
+    """The sample weights: finite, not negative, not all zero, none above `MAX_WEIGHT`."""
     if weight is None:
         return None
     try:
-        weights = np.asarray(weight, dtype=np.float32)
+        weights = np.asarray(weight, dtype=np.float64)
     except (TypeError, ValueError):
         raise DataError(f"{who} has sample weights that are not numbers.") from None
     if weights.shape != (n_rows,):
         raise DataError(f"{who} has {n_rows} rows but sample weights of shape {weights.shape}.")
-    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+    if not np.isfinite(weights).all() or (weights < 0).any() or weights.max() < np.finfo(np.float32).smallest_subnormal:
         raise DataError(f"{who} has sample weights that are negative, infinite, missing or all zero.")
-    return weights
+    if weights.max() > MAX_WEIGHT:
+        raise DataError(
+            f"{who} has a sample weight of {weights.max():g}; it can be at most {MAX_WEIGHT:g}. Divide the weights of "
+            "all parties by the same number."
+        )
+    return weights.astype(np.float32)
 
 
 def plain_classes(labels: AnyArray) -> list[bool | int | float | str]:
@@ -127,13 +162,13 @@ def objective_for(labels: AnyArray) -> str:
 
 def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
     """The place of every label in the list of classes."""
-    own, known = labels, np.asarray(classes)
-    if known.dtype.kind != own.dtype.kind and not {known.dtype.kind, own.dtype.kind} <= set("iufb"):
-        raise DataError(f"{who} has labels of type {own.dtype}, the training knows {list(classes)}.")
+    known = np.asarray(classes)
+    if known.dtype.kind != labels.dtype.kind and not {known.dtype.kind, labels.dtype.kind} <= set("iufb"):
+        raise DataError(f"{who} has labels of type {labels.dtype}, the training knows {list(classes)}.")
     order = np.argsort(known)
-    numbers = order[np.minimum(np.searchsorted(known, own, sorter=order), len(known) - 1)]
-    if (known[numbers] != own).any():
-        strange = np.unique(own[known[numbers] != own]).tolist()[:5]
+    numbers = order[np.minimum(np.searchsorted(known, labels, sorter=order), len(known) - 1)]
+    if (known[numbers] != labels).any():
+        strange = np.unique(labels[known[numbers] != labels]).tolist()[:5]
         raise DataError(f"{who} has labels {strange} that are not among the classes {list(classes)}.")
     return numbers.astype(np.float32)
 
@@ -155,7 +190,7 @@ def _as_csr(X: Any, who: str) -> Any:
     if X.dtype.kind not in "buif":
         raise DataError(f"{who} has a table of type {X.dtype}. Give numbers.")
     table = sparse.csr_matrix(X, dtype=np.float32)
-    if not table.has_canonical_format:  # walking a tree relies on sorted columns
+    if not table.has_canonical_format:  # tree traversal relies on sorted columns
         table = table.copy()  # the caller's own stays as it is
         table.sum_duplicates()
     return table

@@ -166,17 +166,17 @@ class HubSite(HubEnd):
         model = models.build(
             training.rounds,
             training.base_score,
-            objective=training.params.objective,
-            n_features=prepared.n_features,
-            schema=prepared.schema,
-            about={
-                "classes": training.classes,
-                "history": training.history,
-                "traffic": {},
-                "gain": np.sum(training.gains, axis=0).tolist() if training.gains else None,
-                "epsilon": training.params.epsilon,
-                "delta": None if training.params.epsilon is None else training.params.delta,
-            },
+            training.params.objective,
+            prepared.n_features,
+            models.About(
+                classes=training.classes,
+                history=training.history,
+                traffic={},
+                schema=prepared.schema,
+                gain=np.sum(training.gains, axis=0).tolist() if training.gains else None,
+                epsilon=training.params.epsilon,
+                delta=None if training.params.epsilon is None else training.params.delta,
+            ),
         )
         history = {
             "run": self.order.run,

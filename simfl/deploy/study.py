@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import numpy as np
 import pandas as pd
 from msgspec import Meta
-from sklearn.datasets import load_svmlight_file
 
 from simfl.data import files
 from simfl.data.schema import Schema
@@ -234,13 +232,7 @@ def open_own(study_path: Path, party_path: Path) -> tuple[Study, Party, list[str
 
 def _open_plain(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
     """A file that the study says nothing about: all columns but the label, or LIBSVM."""
-    if study.features is not None:
-        try:
-            X, y = load_svmlight_file(str(path), n_features=study.features, dtype=np.float32)
-        except (OSError, ValueError) as error:
-            raise FileError(f"{path} cannot be read as LIBSVM with {study.features} features: {error}.") from None
-        return Party(name, X.tocsr(), y.astype(np.int64) if np.all(y == np.round(y)) else y), []
-    data = files.read(path, study.label)
+    data = files.read_libsvm(path, study.features) if study.features else files.read(path, study.label)
     return Party(name, data.X, data.y, schema=data.schema), data.notes
 
 

@@ -8,7 +8,7 @@ from simfl.hub.handshake import MaskSteps, check_same_form, describe, descriptio
 from simfl.hub.labels import Labels, agree_on_labels, check_labels
 from simfl.hub.matching import recall
 from simfl.hub.preparation import Prepared, prepare
-from simfl.hub.training import Recovery, Training, WarmStart, train
+from simfl.hub.training import Recovery, Training, train
 
 __all__ = [
     "Labels",
@@ -16,7 +16,6 @@ __all__ = [
     "Prepared",
     "Recovery",
     "Training",
-    "WarmStart",
     "agree_on_labels",
     "check_labels",
     "check_same_form",

@@ -22,12 +22,11 @@ import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import Codes, Ints
+from simfl.arrays import Codes, Ints, smallest_type
 from simfl.errors import ProtocolError
 from simfl.hub.asking import sent_by
 from simfl.params import cores
-from simfl.preprocessing.similarity import Hashed
-from simfl.preprocessing.tables import smallest_type
+from simfl.preprocessing.similarity import HashIndex
 from simfl.privacy.tokens import Names, draw_key, fresh_order, number_names, query_names
 from simfl.training.gradients import draw_by_name, most_uses
 
@@ -78,7 +77,7 @@ class _Search:
 
     def __init__(self, parties: list[str], names: list[Names], codes: list[Codes], matching: Matching, number: int):
         self.parties, self.names, self.matching, self.number = parties, names, matching, number
-        self.index = Hashed(codes)
+        self.index = HashIndex(codes)
         self.k = matching.params.n_neighbors or 1
         self.bound = max(matching.params.max_candidates, self.k) if matching.params.max_candidates else None
         # Few rows are indexed once. Of many, an index takes much memory and little of the time: it is made when needed.
@@ -98,10 +97,10 @@ class _Search:
         return cls(parties, names, number_names(coded), matching, number)
 
     def _queries(self, i: int) -> Any:
-        return self.index.asking(i, query_names(self.names[i]))
+        return self.index.queries(i, query_names(self.names[i]))
 
     def _candidates(self, j: int) -> Any:
-        return self.index.found(j, self.names[j], self.bound)
+        return self.index.candidates(j, self.names[j], self.bound)
 
     def compare(self, i: int, j: int) -> Any:
         """The rows of party j that the rows of party i resemble, and their counts of equal values."""

@@ -11,12 +11,13 @@ import numpy as np
 from simfl import messages as msg
 from simfl import wire
 from simfl.callbacks import logger
-from simfl.data.schema import Expansion, Schema
+from simfl.data.schema import Schema
 from simfl.hub import blind
 from simfl.hub.asking import ask_all, wide_sums
 from simfl.hub.handshake import MaskSteps, describe, exchange_keys, fresh_seed, have_a_secret, mask_steps
 from simfl.hub.matching import Matching
 from simfl.params import PrepareParams
+from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
 from simfl.privacy.exact import wide_total
@@ -121,7 +122,7 @@ def _scale(transport: Transport, prepared: Prepared, masks: MaskSteps) -> Scale:
         return Scale.none(d)
     found = total_moments(transport, d, masks)
     if params.scale == "standard":
-        return common_scale([found], n_rows, expansion.groups)
+        return common_scale(found, n_rows, expansion.groups)
     return Scale(np.zeros(d), np.ones(d), math.sqrt(float(found.squares.sum()) / n_rows))
 
 

@@ -35,7 +35,7 @@ from simfl.privacy.exact import from_ints, int_type, wide_total
 from simfl.privacy.noise import plan
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import gain_of_features, keep_all, prune
-from simfl.training.trees import Tree, valued
+from simfl.training.trees import Tree
 from simfl.transport.base import Transport
 
 ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
@@ -125,7 +125,7 @@ class Rounds:
             return None
         prepared = self.plan.prepared
         moments = total_moments(self.transport, prepared.expansion.width, self.masks)
-        return common_scale([moments], sum(prepared.n_rows))
+        return common_scale(moments, sum(prepared.n_rows))
 
     # --- the three steps ---------------------------------------------------------------------------------------------
 
@@ -354,9 +354,7 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
 
 def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
     """How the recipe turns the sums of all parties into leaf values."""
-    if params.extra_depth:
-        return prune
-    return keep_all if params.monotone_constraints else valued
+    return prune if params.extra_depth else keep_all
 
 
 def _add(arrays: Mapping[str, msg.Array | None], dtype: msg.DType) -> msg.Array | None:

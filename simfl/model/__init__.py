@@ -1,5 +1,16 @@
 """The model: a plain XGBoost booster, and how it came about."""
 
-from simfl.model.model import Model, adopt, build, check_target, dissect, load
+from simfl.model.model import About, Model, build, check_target, from_booster, load, predictions, warm_start
+from simfl.model.xgboost_document import WarmStart
 
-__all__ = ["Model", "adopt", "build", "check_target", "dissect", "load"]
+__all__ = [
+    "About",
+    "Model",
+    "WarmStart",
+    "build",
+    "check_target",
+    "from_booster",
+    "load",
+    "predictions",
+    "warm_start",
+]

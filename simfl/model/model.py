@@ -6,10 +6,8 @@ booster's attributes, so that `simfl.load` brings back all of it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +18,20 @@ import xgboost as xgb
 
 from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
-from simfl.data.schema import Column, Schema, xgboost_types
+from simfl.data.schema import Schema, xgboost_types
 from simfl.data.table import as_labels, as_table, class_numbers
 from simfl.errors import DataError, FileError
+from simfl.model import xgboost_document
+from simfl.model.xgboost_document import WarmStart, objective_of, set_start, start_of, to_booster, to_document
 from simfl.storage import write_atomically
 from simfl.training.losses import LOSSES, Loss
-from simfl.training.trees import LEAF, Tree, all_trees
+from simfl.training.trees import Tree
 
-_NO_PARENT = 2147483647
 ATTRIBUTE = "simfl"
 
 
-class _About(msgspec.Struct, kw_only=True):
-    """What is stored beside the trees."""
+class About(msgspec.Struct, kw_only=True):
+    """What is stored in the model beside its trees."""
 
     classes: list[bool | int | float | str] | None
     history: list[TreeRecord]
@@ -56,7 +55,7 @@ class Model:
     epsilon, delta : the differential privacy of the sums that parties sent; None without noise
     """
 
-    def __init__(self, booster: xgb.Booster, about: _About) -> None:
+    def __init__(self, booster: xgb.Booster, about: About) -> None:
         self.booster = booster
         self._about = about
         self.booster.set_attr(**{ATTRIBUTE: msgspec.json.encode(about).decode()})
@@ -117,7 +116,7 @@ class Model:
         """The rows as XGBoost's own matrix, checked against the columns that the model was trained with.
 
         Other columns, and another order, do no harm; a level that was never seen counts as missing, with a warning.
-        What is such a matrix already is taken as it is.
+        An XGBoost matrix is taken as it is.
         """
         if isinstance(X, xgb.DMatrix):
             return X
@@ -132,7 +131,7 @@ class Model:
         """The same trees with a start value that fits these rows: a party's own share of outcomes, or its own mean.
 
         Where an outcome is more common at one party than at the others, the shared model is off by about a constant
-        there. One number per output, found from the party's own rows, mends it; nothing leaves the party for that.
+        there. One number per output, found from the party's own rows, corrects it; nothing leaves the party for that.
         """
         margin = np.asarray(self.margins(X), dtype=np.float32).reshape(len(np.asarray(y)), -1)
         labels = as_labels(y, len(margin), "The table")
@@ -141,21 +140,16 @@ class Model:
             if self.classes is None
             else class_numbers(labels, self.classes.tolist(), "The table")
         )
-        document = json.loads(self.booster.save_raw("json"))
-        learner = document["learner"]
-        loss = LOSSES[learner["objective"]["name"]]
-        old = np.array(json.loads(learner["learner_model_param"]["base_score"]), dtype=np.float64).reshape(-1)
-        new = loss.margin(np.broadcast_to(old, (margin.shape[1],))) + _shift(loss, margin, numbers)
-        scores = 1 / (1 + np.exp(-new)) if learner["objective"]["name"] == "binary:logistic" else new
-        learner["learner_model_param"]["base_score"] = json.dumps(scores.astype(np.float32).astype(float).tolist())
-        booster = xgb.Booster()
-        booster.load_model(bytearray(json.dumps(document).encode()))
-        return Model(booster, self._about)
+        document = to_document(self.booster)
+        objective = objective_of(document)
+        new = LOSSES[objective].margin(start_of(document)) + _shift(LOSSES[objective], margin, numbers)
+        set_start(document, 1 / (1 + np.exp(-new)) if objective == "binary:logistic" else new)
+        return Model(to_booster(document), self._about)
 
     def save(self, path: str | os.PathLike[str], *, history: bool = True) -> None:
         """Write the model; the ending .json or .ubj decides the format, as in XGBoost.
 
-        `history=False` leaves out who built which tree, the metrics and the traffic: for a model that goes to others.
+        `history=False` leaves out who built which tree, the metrics and the traffic, for a model that goes to others.
         """
         target = check_target(path)
         booster = self.booster
@@ -163,6 +157,15 @@ class Model:
             about = msgspec.structs.replace(self._about, history=[], traffic={})
             booster = Model(booster.copy(), about).booster
         write_atomically(target, bytes(booster.save_raw(target.suffix[1:])))
+
+
+def predictions(model: Model, frame: pd.DataFrame) -> pd.DataFrame:
+    """The prediction of every row and, for classes, the probability of each."""
+    found = {"prediction": model.predict(frame)}
+    if model.classes is not None:
+        p = model.predict_proba(frame)
+        found |= {f"probability of {label}": p[:, place] for place, label in enumerate(model.classes.tolist())}
+    return pd.DataFrame(found)
 
 
 def _shift(loss: Loss, margin: Floats, y: Floats) -> Doubles:
@@ -202,7 +205,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     except (xgb.core.XGBoostError, ValueError):
         raise FileError(f"{source} is not an XGBoost model, or only a part of one.") from None
     try:
-        about = msgspec.json.decode(booster.attr(ATTRIBUTE) or "", type=_About)
+        about = msgspec.json.decode(booster.attr(ATTRIBUTE) or "", type=About)
     except msgspec.DecodeError:
         raise FileError(f"{source} was not written by SimFL. Open it with xgboost.Booster().load_model.") from None
     return Model(booster, about)
@@ -216,132 +219,32 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-# --- from trees to a booster -----------------------------------------------------------------------------------------
+# --- from trees and boosters to a model ------------------------------------------------------------------------------
 
 
 def build(
-    rounds: Sequence[Sequence[Tree]],
-    base_score: Doubles,
-    *,
-    objective: str,
-    n_features: int,
-    schema: Schema | None,
-    about: dict[str, Any],
+    rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, n_features: int, about: About
 ) -> Model:
     """A model of these trees."""
-    described = _About(**about, schema=schema)
-    booster = xgb.Booster()
-    document = _document(rounds, base_score, objective, schema or Schema.of_numbers(map(str, range(n_features))))
-    booster.load_model(bytearray(json.dumps(document).encode()))
+    schema = about.schema
+    columns = schema or Schema.of_numbers(map(str, range(n_features)))
+    booster = to_booster(xgboost_document.write(rounds, base_score, objective, columns))
     booster.feature_names = schema.names if schema else None
     booster.feature_types = schema.feature_types if schema and schema.has_categories else None
-    return Model(booster, described)
+    return Model(booster, about)
 
 
-def dissect(model: Model) -> dict[str, Any]:
-    """What a training needs to go on from a model: its objective, classes, start value, trees by round and schema."""
-    learner = json.loads(model.booster.save_raw("json"))["learner"]
-    classes = None if model.classes is None else model.classes.tolist()
-    n_outputs = len(classes or []) if learner["objective"]["name"] == "multi:softprob" else 1
-    start = np.array(json.loads(learner["learner_model_param"]["base_score"]), dtype=np.float64).reshape(-1)
-    bounds, trees = learner["gradient_booster"]["model"]["iteration_indptr"], all_trees(model.booster)
-    return {
-        "objective": learner["objective"]["name"],
-        "classes": classes,
-        "base_score": np.broadcast_to(start, (n_outputs,)),
-        "rounds": [trees[a:b] for a, b in pairwise(bounds)],
-        "schema": model.schema,
-    }
-
-
-def adopt(
+def from_booster(
     booster: xgb.Booster, classes: list[Any] | None, history: list[TreeRecord], schema: Schema | None = None
 ) -> Model:
     """A model of a booster that XGBoost trained by itself."""
     scores: dict[str, Any] = booster.get_score(importance_type="total_gain")
     names = booster.feature_names or [f"f{i}" for i in range(booster.num_features())]
     gain = [float(scores.get(name, 0.0)) for name in names]
-    return Model(booster, _About(classes=classes, history=history, traffic={}, schema=schema, gain=gain))
+    return Model(booster, About(classes=classes, history=history, traffic={}, schema=schema, gain=gain))
 
 
-def _document(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, schema: Schema) -> dict[str, Any]:
-    """XGBoost's own JSON of an empty model, with our trees put in."""
-    n_features = len(schema.columns)
-    document: dict[str, Any] = _empty_model(objective, schema, len(base_score))
-    learner = document["learner"]
-    scores = ",".join(repr(float(np.float32(s))) for s in base_score)
-    learner["learner_model_param"]["base_score"] = f"[{scores}]"
-    model = learner["gradient_booster"]["model"]
-    trees = [tree for trees in rounds for tree in trees]
-    model["trees"] = [_xgboost_tree(tree, number, n_features) for number, tree in enumerate(trees)]
-    outputs = len(base_score)
-    model["tree_info"] = [number % outputs for trees in rounds for number in range(len(trees))]
-    model["iteration_indptr"] = np.cumsum([0] + [len(trees) for trees in rounds]).tolist()
-    model["gbtree_model_param"]["num_trees"] = str(len(trees))
-    model["gbtree_model_param"]["num_parallel_tree"] = str(len(rounds[0]) // outputs if rounds else 1)
-    return document
-
-
-def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Any:
-    """A model of XGBoost's own whose trees do not matter. It knows the levels, so that it reads frames by itself."""
-    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1, "max_depth": 1}
-    if n_outputs > 1:
-        params["num_class"] = n_outputs
-    row: Any = np.zeros((1, len(schema.columns)), dtype=np.float32)
-    if schema.has_categories:
-        row = pd.DataFrame({column.name: _one_value(column) for column in schema.columns})
-    rows = xgb.DMatrix(row, label=np.zeros(1), enable_categorical=True)
-    # XGBoost takes the levels over with the first tree.
-    return json.loads(xgb.train(params, rows, num_boost_round=int(schema.has_categories)).save_raw("json"))
-
-
-def _one_value(column: Column) -> Any:
-    if column.kind != "category":
-        return np.zeros(1, dtype=np.float32)
-    return pd.Categorical.from_codes([0], categories=pd.Index(column.levels, dtype=object))
-
-
-def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
-    n = len(tree.feature)
-    inner = tree.feature != LEAF
-    parents = np.full(n, _NO_PARENT)
-    parents[tree.left[inner]] = parents[tree.left[inner] + 1] = np.flatnonzero(inner)
-    # XGBoost's statistics of a node would tell how many rows reach it. In their place stands the number of leaves
-    # below: enough for XGBoost's SHAP values to be defined, and known from the structure alone.
-    leaves = np.where(inner, 0, 1)
-    for node in np.flatnonzero(inner)[::-1]:
-        leaves[node] = leaves[tree.left[node]] + leaves[tree.left[node] + 1]
-    return {
-        "id": number,
-        "tree_param": {
-            "num_deleted": "0",
-            "num_feature": str(n_features),
-            "num_nodes": str(n),
-            "size_leaf_vector": "1",
-        },
-        "left_children": tree.left.tolist(),
-        "right_children": np.where(inner, tree.left + 1, LEAF).tolist(),
-        "parents": parents.tolist(),
-        "split_indices": np.where(inner, tree.feature, 0).tolist(),
-        "split_conditions": np.where(inner, tree.threshold, tree.value).astype(np.float64).tolist(),
-        "default_left": tree.default_left.astype(int).tolist(),
-        **_categories(tree),
-        "base_weights": [0.0] * n,
-        "loss_changes": [0.0] * n,
-        "sum_hessian": leaves.astype(np.float64).tolist(),
-    }
-
-
-def _categories(tree: Tree) -> dict[str, list[int]]:
-    """The splits by levels as XGBoost keeps them: per split the list of levels that go right."""
-    level_set = np.full(len(tree.feature), -1) if tree.level_set is None else tree.level_set
-    nodes = np.flatnonzero(level_set >= 0)
-    sets = [] if tree.goes_right is None else [np.flatnonzero(tree.goes_right[s]).tolist() for s in level_set[nodes]]
-    sizes = [len(levels) for levels in sets]
-    return {
-        "split_type": (level_set >= 0).astype(int).tolist(),
-        "categories": [level for levels in sets for level in levels],
-        "categories_nodes": nodes.tolist(),
-        "categories_segments": np.cumsum([0, *sizes])[:-1].tolist(),
-        "categories_sizes": sizes,
-    }
+def warm_start(model: Model) -> WarmStart:
+    """What a training needs to continue from a model: its objective, classes, start value, trees and schema."""
+    classes = None if model.classes is None else model.classes.tolist()
+    return xgboost_document.read(model.booster, classes, model.schema)

@@ -10,9 +10,11 @@ import numpy as np
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Table
-from simfl.data.schema import Expansion, Schema, as_arrow, check_names
+from simfl.data.arrow import as_arrow, check_names
+from simfl.data.schema import Schema
 from simfl.data.table import as_labels, as_table, as_weights
 from simfl.errors import DataError, ProtocolError
+from simfl.preprocessing.expansion import Expansion
 
 
 @dataclass(frozen=True)

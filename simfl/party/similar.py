@@ -21,12 +21,11 @@ from simfl.errors import FileError, ProtocolError
 from simfl.party.party import Split
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale
-from simfl.preprocessing.similarity import Hashed
+from simfl.preprocessing.similarity import HashIndex, order_by_likeness
 from simfl.preprocessing.tables import HashValues, bucket_numbers
 from simfl.privacy.tokens import direction_seed, draw_key, hide_values, private_order, query_names, row_names, secret_of
 from simfl.storage import write_atomically
 from simfl.training.gradients import most_uses
-from simfl.training.groups import order_by_likeness
 
 
 @dataclass(frozen=True)
@@ -101,16 +100,16 @@ def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher)
     """Shared matching: find the similar rows in the global tables."""
     own = bucket_numbers(hashing.values, [wire.unpack(v, "i4", (None,)) for v in question.bucket_values])
     tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in question.tables.items()}
-    index = Hashed([own, *tables.values()])
+    index = HashIndex([own, *tables.values()])
     secret, number = secret_of(question.seed), question.round
-    queries = index.asking(0, query_names(row_names(secret, name, number, len(own))))
+    queries = index.queries(0, query_names(row_names(secret, name, number, len(own))))
     bound = question.max_candidates and max(question.max_candidates, question.n_neighbors)
     rows: dict[str, Ints] = {}
     equal: dict[str, float] = {}
     for place, (other, codes) in enumerate(tables.items(), 1):
         rows[other], counts = index.compare(
             queries,
-            index.found(place, row_names(secret, other, number, len(codes)), bound),
+            index.candidates(place, row_names(secret, other, number, len(codes)), bound),
             question.n_neighbors,
             draw_key=draw_key(question.seed, number, *map(question.parties.index, (name, other))),
             n_jobs=searcher.n_jobs,

@@ -12,7 +12,7 @@ import xgboost as xgb
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import AnyArray, Doubles, Floats, Ints
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, smallest_type
 from simfl.data.schema import xgboost_types
 from simfl.data.table import as_numbers, class_numbers
 from simfl.errors import DataError, ProtocolError
@@ -20,7 +20,7 @@ from simfl.params import BINS
 from simfl.party.party import Rows, Split
 from simfl.party.sealing import Sealing
 from simfl.party.similar import SimilarRows, as_ids
-from simfl.preprocessing.tables import HashValues, smallest_type
+from simfl.preprocessing.tables import HashValues
 from simfl.privacy.exact import power_above
 from simfl.privacy.noise import plan
 from simfl.privacy.tokens import fresh_order

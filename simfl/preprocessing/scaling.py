@@ -7,7 +7,6 @@ the features as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,30 +66,23 @@ def _sparse_moments(X: Any) -> Moments:
     )
 
 
-def common_scale(parties: Sequence[Moments], n_rows: int, groups: AnyArray | None = None) -> Scale:
-    """Global mean and deviation from the moments of all parties; a constant column gets no weight.
+def common_scale(total: Moments, n_rows: int, groups: AnyArray | None = None) -> Scale:
+    """Mean and deviation from the moments of all rows; a constant column gets no weight.
 
     Columns of one group (the levels of a category) share a deviation, so that together they vary as one number does:
     two rows drawn at random differ by as much in a category of ten levels as in one number.
 
-    >>> one = Moments(np.array([2.0]), np.array([2.0]), np.array([4.0]))    # the values 0 and 2
-    >>> common_scale([one, one], n_rows=4)
+    >>> common_scale(Moments(np.array([2.0]), np.array([2.0]), np.array([4.0])), n_rows=2)  # the values 0 and 2
     Scale(mean=array([1.]), deviation=array([1.]), norm=1.0)
     """
-    counts = np.maximum(exact_sum([m.counts for m in parties]), 1.0)
-    mean = exact_sum([m.sums for m in parties]) / counts
-    second = exact_sum([m.squares for m in parties]) / counts
+    counts = np.maximum(total.counts, 1.0)
+    mean, second = total.sums / counts, total.squares / counts
     variance = second - mean * mean
     varies = variance > 1e-12 * np.maximum(second, 1e-300)
     variance = np.where(varies, variance, 0.0)
     groups = np.arange(len(mean)) if groups is None else groups
     together = np.bincount(groups, weights=variance)[groups]
-    # What does not vary (or less than float64 can tell) says nothing about likeness: it does not count at all.
+    # What does not vary (or less than float64 resolves) says nothing about likeness: it does not count at all.
     deviation = np.where(varies, np.sqrt(np.where(varies, together, 1.0)), WITHOUT_WEIGHT)
     squares = np.where(varies, counts * (variance / np.where(varies, together, 1.0)), 0.0)
     return Scale(mean, deviation, math.sqrt(float(squares.sum()) / n_rows))
-
-
-def exact_sum(vectors: Sequence[Doubles]) -> Doubles:
-    """The correctly rounded sum, so that the order of the parties changes no bit."""
-    return np.array([math.fsum(column) for column in zip(*(v.tolist() for v in vectors), strict=True)])

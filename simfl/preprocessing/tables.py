@@ -1,4 +1,4 @@
-"""The global hash tables: rows of all parties with an equal hash value stand together, for every hash function.
+"""The global hash tables: which rows of all parties share a hash value, for every hash function.
 
 The paper all-reduces the tables among the parties; our hub merges and broadcasts them, because a star needs no links
 between parties. A table is kept as bucket numbers: rows are in one bucket where their numbers are equal. There are
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Codes, Ints
+from simfl.arrays import AnyArray, Codes, Ints, smallest_type
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class HashValues:
         return cls(lowest.astype(np.int32), above)
 
     def distinct(self) -> list[Ints]:
-        """The values that occur, per hash, in rising order."""
+        """The values that occur, per hash, in ascending order."""
         if self.above.dtype == np.uint32:
             found = [np.unique(column) for column in self.above.T]
         else:
@@ -51,20 +50,13 @@ class GlobalTables:
     codes: Mapping[str, Codes]
     values: Sequence[Ints]
 
-    def bucket(self, table: int, value: int) -> dict[str, list[int]]:
-        """The rows of each party with this value of hash function number `table`, as the paper's table lists them."""
-        number = int(np.searchsorted(self.values[table], value))
-        if number == len(self.values[table]) or self.values[table][number] != value:
-            return {name: [] for name in self.codes}
-        return {name: np.flatnonzero(codes[:, table] == number).tolist() for name, codes in self.codes.items()}
-
 
 def merge_tables(hashes: Mapping[str, HashValues]) -> GlobalTables:
     """Put equal hash values of all parties under one bucket number.
 
     >>> tables = merge_tables({"a": HashValues.of(np.array([[7], [-2]])), "b": HashValues.of(np.array([[7]]))})
-    >>> tables.bucket(0, 7)
-    {'a': [0], 'b': [0]}
+    >>> {party: codes.ravel().tolist() for party, codes in tables.codes.items()}, tables.values[0].tolist()
+    ({'a': [1, 0], 'b': [1]}, [-2, 7])
     """
     distinct = [own.distinct() for own in hashes.values()]
     values = [np.unique(np.concatenate(per_party)) for per_party in zip(*distinct, strict=True)]
@@ -85,7 +77,7 @@ def bucket_numbers(hashes: HashValues, values: Sequence[Ints]) -> Codes:
 
 
 def translate(codes: Codes, numbers: Sequence[AnyArray]) -> Codes:
-    """Every code of column h replaced by what stands at its place in `numbers[h]`, in the smallest type.
+    """Every code c of column h, replaced by `numbers[h][c]`, in the smallest type.
 
     >>> translate(np.array([[0, 1], [1, 0]], dtype=np.uint8), [np.array([5, 6]), np.array([7, 8])])
     array([[5, 8],
@@ -97,15 +89,6 @@ def translate(codes: Codes, numbers: Sequence[AnyArray]) -> Codes:
     out = np.empty(codes.shape, dtype=smallest_type(int(table.max()) + 1))
     _translate(codes, table, out)
     return out
-
-
-def smallest_type(n_values: int) -> Any:
-    """The smallest unsigned type that numbers so many values.
-
-    >>> smallest_type(256), smallest_type(257)
-    (<class 'numpy.uint8'>, <class 'numpy.uint16'>)
-    """
-    return np.uint8 if n_values <= 2**8 else np.uint16 if n_values <= 2**16 else np.uint32
 
 
 @njit(nogil=True, cache=True)

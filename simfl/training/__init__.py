@@ -1,5 +1,6 @@
-"""STAGE 2 of the paper: trees from the gradients of one's own rows and of the others' similar rows.
+"""STAGE 2 of the paper: trees from the gradients of the builder's rows and of the others' similar rows.
 
-losses (gradients) -> gradients (sums onto similar rows) -> trees (a tree from XGBoost, its leaves, its pruning).
-Pure functions on arrays; `schedule` says whose turn it is.
+schedule (whose turn it is) -> losses (gradients) -> gradients (sums onto similar rows, after groups) -> trees (grown by
+XGBoost, on shared cuts if asked for) -> traversal (the leaf of each row) -> pruning (leaf values, splits that stay).
+Pure functions on arrays.
 """

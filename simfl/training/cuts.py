@@ -18,12 +18,12 @@ from simfl.arrays import Doubles, Floats, Table
 from simfl.training.trees import LEAF, Tree
 
 REACH = 1e4  # the outermost points, in deviations
-FINE = 0.5  # within so many deviations the points are evenly spaced
-BEYOND = np.float32(3e38)  # stands for a threshold that all values are below
+FINE = 0.5  # deviations from the mean within which the points are evenly spaced
+BEYOND = np.float32(3e38)  # a threshold that all values are below
 
 
 def grid(mean: Doubles, deviation: Doubles, n_points: int) -> list[Floats]:
-    """Per feature the cut points, in rising order. A feature that does not vary has none.
+    """Per feature the cut points, in ascending order. A feature that does not vary has none.
 
     >>> grid(np.array([10.0]), np.array([2.0]), 3)[0].tolist()
     [-19990.0, 10.0, 20010.0]
@@ -59,7 +59,7 @@ def _count(values: Floats, points: Floats | None) -> Floats:
 
 
 def on_grid(tree: Tree, points: Sequence[Floats | None]) -> Tree:
-    """A tree that was grown on counts, as one on values: a count below j is a value below the point before."""
+    """A tree that was grown on counts, turned into one on values: a count below j is a value below the point before."""
     threshold = tree.threshold.copy()
     for node in np.flatnonzero(tree.feature != LEAF):
         own = points[tree.feature[node]]

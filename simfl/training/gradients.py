@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints
+from simfl.preprocessing.splitmix import STEP, below, mix, row_token
 
 
 def sum_onto_similar(similar_rows: Ints, g: Floats, h: Floats, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
@@ -34,21 +35,17 @@ def draw_similar(similar_rows: Ints, seed: int) -> Ints:
 
 
 def draw_by_name(similar_rows: AnyArray, names: AnyArray, seed: int) -> AnyArray:
-    """One of the similar rows of each row, by the row's name and the seed: whatever order the rows stand in."""
-    word = (names + np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    k = np.uint64(similar_rows.shape[1])
-    pick = ((word ^ (word >> np.uint64(31))) >> np.uint64(32)) * k >> np.uint64(32)
+    """One of the similar rows of each row, by the row's name and the seed, in whatever order the rows are given."""
+    pick = below(mix((names + np.uint64(seed)) * STEP), similar_rows.shape[1])
     drawn: AnyArray = np.take_along_axis(similar_rows, pick.astype(np.intp)[:, None], axis=1)[:, 0]
     return drawn
 
 
 def weighted(own: Floats, sums: Ints, exponent: int, places: Ints | None) -> Floats:
-    """The paper's weighted gradients: one's own plus the sums of the others, on one grid.
+    """The paper's weighted gradients: the builder's own plus the sums of the others, on one grid.
 
     On a grid sums are exact, so that the tree does not depend on the number of threads. `places`: the row that each of
-    the sums belongs to; None: they stand in the order of the rows.
+    the sums belongs to; None: they are in the order of the rows.
 
     >>> weighted(np.array([[0.3], [0.7]], dtype=np.float32), np.array([[1], [2]], dtype=np.int32), -2, np.array([1, 0]))
     array([[0.75],
@@ -67,7 +64,7 @@ def sum_per_leaf(leaf: Ints, g: Floats, h: Floats, output: int, n_leaves: int) -
 
 
 def most_uses(similar_rows: Ints, n_rows: int) -> int:
-    """How many rows at most can be drawn onto one row: bounds the sums that can arise."""
+    """How many rows can be drawn onto one row at most: a bound on the sums."""
     return int(np.bincount(similar_rows.ravel(), minlength=n_rows).max())
 
 
@@ -77,24 +74,15 @@ def add_values(margin: Floats, output: int, leaf: Ints, values: AnyArray) -> Non
 
 
 @njit(nogil=True, cache=True)
-def _pick(seed, row, k):  # type: ignore[no-untyped-def]
-    """A number below k, from SplitMix64 of seed and row."""
-    word = seed + np.uint64(row + 1) * np.uint64(0x9E3779B97F4A7C15)
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.int64(((word ^ (word >> np.uint64(31))) >> np.uint64(32)) * np.uint64(k) >> np.uint64(32))
-
-
-@njit(nogil=True, cache=True)
 def _draw(similar, seed, drawn):  # type: ignore[no-untyped-def]
     for i in range(similar.shape[0]):
-        drawn[i] = similar[i, _pick(seed, i, similar.shape[1])]
+        drawn[i] = similar[i, below(row_token(seed, i), similar.shape[1])]
 
 
 @njit(nogil=True, cache=True)
 def _sum_onto_similar(similar, seed, g, h, sums):  # type: ignore[no-untyped-def]
     for i in range(similar.shape[0]):
-        row = similar[i, _pick(seed, i, similar.shape[1])]
+        row = similar[i, below(row_token(seed, i), similar.shape[1])]
         for output in range(g.shape[1]):
             sums[row, output, 0] += g[i, output]
             sums[row, output, 1] += h[i, output]

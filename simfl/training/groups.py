@@ -1,9 +1,10 @@
-"""Small groups: a sum of few rows tells about each of them, so small groups go together with their nearest others.
+"""Small groups are joined with their neighbours, because a sum of few rows reveals much about each of them.
 
-A group is the rows of one party whose gradients are added onto the same row of the builder. The party itself sees to
-it that each of its groups has at least `min_group` of its own rows, before anything is sent: it need not trust
-anybody's count. First a row of a small group tries its other similar rows; they are the nearest rows there are. What is
-left joins the group of the row beside it, in an order in which rows with equal hash values stand together.
+A group is the rows of one party whose gradients are added onto the same row of the builder. The party itself makes
+sure that each of its groups has at least `min_group` of its rows before anything is sent: it need not trust anybody's
+count. First a row of a small group tries its other similar rows; they are the nearest rows there are. What is left
+joins the group of the row beside it, in an order in which similar rows are adjacent
+(`preprocessing.similarity.order_by_likeness`).
 """
 
 from __future__ import annotations
@@ -11,19 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Ints
+from simfl.arrays import Ints
 
 PASSES = 3
-SPREAD = 4  # a group can grow so many times min_group beyond the largest that the search led to
-
-
-def order_by_likeness(hashes: AnyArray) -> Ints:
-    """The rows in an order in which those that share their first hash values stand together."""
-    keys = np.zeros(len(hashes), dtype=np.uint64)
-    for column in hashes.T[:8]:
-        above = (column.astype(np.int64) - int(column.min())) & 255
-        keys = (keys << np.uint64(8)) | above.astype(np.uint64)
-    return np.argsort(keys, kind="stable").astype(np.int32)
+SPREAD = 4  # a group can grow by this many times min_group beyond the largest that the search led to
 
 
 def join_small_groups(similar: Ints, drawn: Ints, order: Ints, n_rows: int, min_group: int) -> Ints | None:

@@ -1,4 +1,4 @@
-"""The three objectives: gradients, hessians, start values and metrics, in XGBoost's own words and arithmetic.
+"""The three objectives: gradients, hessians, start values and metrics, in XGBoost's words and arithmetic.
 
 Margins have the shape (rows, outputs): one output per class for multi:softprob, one otherwise. Gradients are in
 float32, in the order of XGBoost's own formulas and with the same exponential function (the C library's, by way of
@@ -17,7 +17,7 @@ from numba import njit
 from simfl.arrays import AnyArray, Doubles, Floats
 
 EPS = np.float32(1e-16)  # XGBoost's floor of a hessian
-GROWTH = 16.0  # a squared-error gradient may grow so much beyond its start before its sums are cut off
+GROWTH = 16.0  # a squared-error gradient can grow by this factor beyond its start before its sums are cut off
 
 MetricSums = dict[str, float]  # metric -> weighted sum over the rows
 

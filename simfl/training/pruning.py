@@ -1,8 +1,8 @@
-"""Pruning with the sums of all parties. Not in the paper.
+"""Leaf values and pruning with the sums of all parties. Not in the paper.
 
 The builder sees only its own rows, so some of its splits do not hold for everybody. It grows a few levels deeper
 than asked for, with no lower bounds; the leaf sums of all parties then give the true sums, and so the true gain, of
-every node. Splits that do not pay are taken back until the tree has at most as many leaves as one of `max_depth`.
+every node. Splits that do not pay are removed until the tree has at most as many leaves as one of `max_depth`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba import njit
 
 from simfl.arrays import Doubles, Floats, Mask
 from simfl.params import TrainParams
-from simfl.training.trees import LEAF, Tree, bounded, children, weight
+from simfl.training.trees import LEAF, Tree, children
 
 
 def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
@@ -25,8 +25,8 @@ def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree
     node_G, node_H = node_sums(tree, G), node_sums(tree, H)
     own = score(node_G, node_H, params)
     kept = _splits_that_pay(tree.left, own, node_H, params.gamma, params.min_child_weight)
-    _take_back_weakest(tree.left, kept, own, most_leaves(params))
-    value = (params.learning_rate * bounded(tree, kept, weight(node_G, node_H, params), params)).astype(np.float32)
+    _remove_weakest(tree.left, kept, own, most_leaves(params))
+    value = (params.learning_rate * _bounded(tree, kept, weight(node_G, node_H, params), params)).astype(np.float32)
     end = _where_rows_end(tree.left, kept)
     stays = end == np.arange(len(end))
     return _without(tree, kept, stays, value), value[end[tree.leaves]]
@@ -34,7 +34,7 @@ def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree
 
 def keep_all(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
     """The tree as it was grown, with leaf values from the sums of all parties, within the constraints on columns."""
-    weights = bounded(tree, tree.feature != LEAF, weight(node_sums(tree, G), node_sums(tree, H), params), params)
+    weights = _bounded(tree, tree.feature != LEAF, weight(node_sums(tree, G), node_sums(tree, H), params), params)
     values = (params.learning_rate * weights[tree.leaves]).astype(np.float32)
     return tree.with_leaf_values(values), values
 
@@ -60,14 +60,36 @@ def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: Tra
     return gains
 
 
+def weight(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
+    """XGBoost's best value of a node with these sums, before shrinkage."""
+    shrunk = np.sign(G) * np.maximum(np.abs(G) - params.reg_alpha, 0.0)
+    below = H + params.reg_lambda
+    value = np.where((H > 0) & (below > 0), -shrunk / np.where(below > 0, below, 1.0), 0.0)
+    limit = params.max_delta_step
+    return np.clip(value, -limit, limit) if limit else value
+
+
 def score(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
-    """Twice the loss that the node's best value takes away, as XGBoost reckons."""
+    """Twice the loss that the node's best value removes, as XGBoost computes it."""
     w = weight(G, H, params)
     return -(2 * G * w + (H + params.reg_lambda) * w * w) - 2 * params.reg_alpha * np.abs(w)
 
 
+def _bounded(tree: Tree, kept: Mask, weights: Doubles, params: TrainParams) -> Doubles:
+    """The weights of all nodes, changed so that no constraint on a column is broken.
+
+    The builder has kept the constraints for its own sums; the sums of all parties ask for other values. As in
+    XGBoost, the middle between two children becomes a bound for all nodes below them.
+    """
+    if not params.monotone_constraints:
+        return weights
+    weights, signs = weights.copy(), np.array(params.monotone_constraints, dtype=np.int8)
+    _keep_bounds(tree.left, tree.feature, kept, signs, weights)
+    return weights
+
+
 def _without(tree: Tree, kept: Mask, stays: Mask, value: Floats) -> Tree:
-    """The tree without the splits that were taken back. What stays is breadth first still."""
+    """The tree without the removed splits. What stays is still in breadth-first order."""
     inner = kept[stays]
     feature = np.where(inner, tree.feature[stays], LEAF).astype(np.int32)
     return Tree(
@@ -81,7 +103,7 @@ def _without(tree: Tree, kept: Mask, stays: Mask, value: Floats) -> Tree:
     )
 
 
-# Nodes stand in breadth-first order, so that children come after their parent. `left` is LEAF at a leaf.
+# Nodes are in breadth-first order, so that children come after their parent. `left` is LEAF at a leaf.
 
 
 @njit(nogil=True, cache=True)
@@ -93,7 +115,7 @@ def _add_up(left, sums):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _add_gains(left_before, left, feature, own, gains):  # type: ignore[no-untyped-def]
-    before = np.zeros(len(left), np.int64)  # where each node stood before the pruning
+    before = np.zeros(len(left), np.int64)  # the number of each node before the pruning
     for node in range(len(left)):
         if left[node] != LEAF:
             child = left_before[before[node]]
@@ -103,7 +125,7 @@ def _add_gains(left_before, left, feature, own, gains):  # type: ignore[no-untyp
 
 @njit(nogil=True, cache=True)
 def _splits_that_pay(left, own, H, gamma, min_child_weight):  # type: ignore[no-untyped-def]
-    """Bottom up: a split stays if all that hangs on it gains more than gamma per split. Then only what is reached."""
+    """Bottom up: a split stays if all splits below and itself gain more than gamma each. Then only what is reached."""
     best, kept = own.copy(), np.zeros(len(own), dtype=np.bool_)
     for node in range(len(left) - 1, -1, -1):
         if left[node] != LEAF:
@@ -118,8 +140,8 @@ def _splits_that_pay(left, own, H, gamma, min_child_weight):  # type: ignore[no-
 
 
 @njit(nogil=True, cache=True)
-def _take_back_weakest(left, kept, own, most):  # type: ignore[no-untyped-def]
-    """Take back the least gaining last splits until there are few enough leaves. Changes `kept`."""
+def _remove_weakest(left, kept, own, most):  # type: ignore[no-untyped-def]
+    """Remove the lowest splits that gain least until there are few enough leaves. Changes `kept`."""
     surplus = kept.sum() + 1 - most
     if surplus <= 0:
         return
@@ -143,9 +165,29 @@ def _take_back_weakest(left, kept, own, most):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _where_rows_end(left, kept):  # type: ignore[no-untyped-def]
-    """For every old node the node at which its rows come to rest now."""
+    """For every old node the node in which its rows end now."""
     end = np.arange(len(kept))
     for node in range(len(left)):
         if left[node] != LEAF and not kept[node]:
             end[left[node]] = end[left[node] + 1] = end[node]
     return end
+
+
+@njit(nogil=True, cache=True)
+def _keep_bounds(left, feature, kept, signs, weights):  # type: ignore[no-untyped-def]
+    low, high = np.full(len(left), -np.inf), np.full(len(left), np.inf)
+    for node in range(len(left)):
+        weights[node] = min(max(weights[node], low[node]), high[node])
+        if kept[node]:
+            a, b = left[node], left[node] + 1
+            low[a] = low[b] = low[node]
+            high[a] = high[b] = high[node]
+            sign = signs[feature[node]]
+            if sign != 0:
+                of_a = min(max(weights[a], low[a]), high[a])
+                of_b = min(max(weights[b], low[b]), high[b])
+                middle = (of_a + of_b) / 2
+                if sign > 0:
+                    high[a] = low[b] = middle
+                else:
+                    low[a] = high[b] = middle

@@ -1,9 +1,9 @@
-"""Every party's rows on their way down a tree.
+"""Tree traversal: the leaf that each row of a party falls into.
 
-Raw values decide, not bins: a tree from another party has thresholds that are not among one's own quantile cuts, so
-binned rows would take wrong turns. A missing value goes the default way, as in XGBoost.
+Raw values decide, not bins: a tree from another party has thresholds that are not among this party's quantile cuts, so
+binned rows would take wrong turns. A missing value takes the default direction, as in XGBoost.
 
-Rows are walked in the smallest form that keeps all turns exact: where no feature has more than 255 distinct values,
+Rows are kept in the smallest form that keeps all turns exact: where no feature has more than 255 distinct values,
 as ranks of one byte; else as they are.
 """
 
@@ -18,20 +18,20 @@ from scipy import sparse
 from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
 from simfl.training.trees import LEAF, Tree
 
-BLOCK = 64  # rows that go down side by side
+BLOCK = 64  # rows that go down a tree side by side
 MISSING = 255  # as a rank
-SAMPLE = 1000  # rows that tell whether ranks are worth a look at all
+SAMPLE = 1000  # rows that decide whether ranks are tried at all
 
 
 class Walker(Protocol):
-    """Rows that can walk."""
+    """A table whose rows can be sent down trees."""
 
     def leaf_numbers(self, tree: Tree) -> Ints:
         """The leaf that each row falls into, counted among the leaves from 0."""
 
 
 def walker(X: Table, *, by_level: bool = False) -> Walker:
-    """The rows in the form in which they walk fastest. `by_level`: trees may split categories by their levels."""
+    """The rows in the form that is fastest to traverse. `by_level`: trees may split categories by their levels."""
     if by_level:
         return _Dense(X)
     if not sparse.issparse(X):
@@ -42,7 +42,7 @@ def walker(X: Table, *, by_level: bool = False) -> Walker:
 
 
 def leaf_numbers(tree: Tree, X: Table) -> Ints:
-    """The leaf of each row, for a table that is walked only once."""
+    """The leaf of each row, for a table that is used only once."""
     return (_Sparse(X) if sparse.issparse(X) else _Dense(X)).leaf_numbers(tree)
 
 
@@ -123,9 +123,9 @@ def _distinct(values: AnyArray) -> AnyArray | None:
 
 @njit(nogil=True, cache=True)
 def _signposts(feature, default_left, left):  # type: ignore[no-untyped-def]
-    """The tree as blocks of rows walk it: a leaf sends every row to itself. The numbers of the leaves, the depth.
+    """The tree as blocks of rows traverse it, in which a leaf leads to itself; the numbers of the leaves; the depth.
 
-    Unsigned, which spares a test for negative indices at every step.
+    Unsigned numbers spare a test for negative indices at every step.
     """
     n = len(feature)
     feature_of, next_of, number = np.zeros(n, np.uint32), np.empty(n, np.uint32), np.zeros(n, np.int32)
@@ -143,8 +143,8 @@ def _signposts(feature, default_left, left):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _descend(X, missing, cut, feature, default_left, left, out):  # type: ignore[no-untyped-def]
-    """Rows of numbers or of ranks: whatever is at least the node's cut goes right. `missing`: None if nothing is."""
-    # A block of rows goes down level by level and no step branches: the processor works on many rows at once.
+    """Rows of numbers or of ranks: values from the node's cut on go right. `missing`: None if there are none."""
+    # A block of rows goes down level by level without branches, so that the processor works on many rows at once.
     feature_of, to_left, next_of, number, depth = _signposts(feature, default_left, left)
     cells, width = X.ravel(), np.uint64(X.shape[1])
     at = np.empty(BLOCK, dtype=np.uint32)

@@ -1,7 +1,7 @@
-"""Trees: grown by XGBoost, valued with the sums of all parties.
+"""Trees: grown by XGBoost from given gradients, kept as plain arrays in breadth-first order.
 
-A tree is kept as plain arrays in breadth-first order. XGBoost's own statistics of a node (`sum_hessian`,
-`base_weights`, `loss_changes`) tell how many rows of the builder reach it: they never enter a `Tree`.
+XGBoost's own statistics of a node (`sum_hessian`, `base_weights`, `loss_changes`) reveal how many rows of the builder
+reach it: they never enter a `Tree`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import xgboost as xgb
-from numba import njit
 from scipy import sparse
 
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Mask, Table
+from simfl.arrays import AnyArray, Floats, Ints, Mask, Table
 from simfl.params import TrainParams
 
 LEAF = -1
@@ -46,14 +45,6 @@ class Tree:
         """The nodes that are leaves."""
         return np.flatnonzero(self.feature == LEAF)
 
-    @cached_property
-    def depth(self) -> int:
-        """The number of splits on the longest way down."""
-        level = np.zeros(len(self.feature), dtype=np.int32)
-        for node in np.flatnonzero(self.feature != LEAF):
-            level[self.left[node] : self.left[node] + 2] = level[node] + 1
-        return int(level.max())
-
     def with_leaf_values(self, values: AnyArray) -> Tree:
         """The same structure with other leaf values."""
         value = np.zeros(len(self.feature), dtype=np.float32)
@@ -62,7 +53,7 @@ class Tree:
 
 
 def children(feature: Ints) -> Ints:
-    """Where the children of every node stand: in breadth-first order that follows from which nodes are leaves.
+    """The left child of every node: in breadth-first order it follows from which nodes are leaves.
 
     >>> children(np.array([5, 3, -1, -1, -1], dtype=np.int32))
     array([ 1,  3, -1, -1, -1], dtype=int32)
@@ -75,7 +66,7 @@ def children(feature: Ints) -> Ints:
 
 
 class Grower:
-    """Grows one tree after the other with XGBoost, each from gradients that are given.
+    """Grows one tree after the other with XGBoost, each from given gradients.
 
     The booster is kept from tree to tree: a new one costs several times what a small tree does. Where columns are
     sampled it is new for every tree, so that a tree depends on its own seed alone. Rows are sampled here, as XGBoost
@@ -122,7 +113,7 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
 
 
 def deeper(params: TrainParams) -> TrainParams:
-    """How a builder grows a tree that is going to be pruned: deeper, with all bounds left to the pruning."""
+    """The parameters of a tree that is going to be pruned: deeper, with all bounds left to the pruning."""
     if not params.extra_depth or not params.max_depth:
         return params
     depth = params.max_depth + params.extra_depth
@@ -130,7 +121,7 @@ def deeper(params: TrainParams) -> TrainParams:
 
 
 def threads_for(X: Table, most: int) -> int:
-    """How many threads are worth their while for a table of this size."""
+    """How many threads pay off for a table of this size."""
     cells = X.nnz if sparse.issparse(X) else X.size
     return max(1, min(int(cells) // CELLS_PER_THREAD, most))
 
@@ -208,54 +199,3 @@ def _level_sets(saved: _SavedTree, order: list[int]) -> dict[str, AnyArray]:
         goes_right[number, saved.categories[begin : begin + saved.categories_sizes[number]]] = True
         level_set[node] = number
     return {"level_set": level_set[order], "goes_right": goes_right}
-
-
-# --- values ----------------------------------------------------------------------------------------------------------
-
-
-def weight(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
-    """XGBoost's best value of a node with these sums, before shrinkage."""
-    shrunk = np.sign(G) * np.maximum(np.abs(G) - params.reg_alpha, 0.0)
-    below = H + params.reg_lambda
-    value = np.where((H > 0) & (below > 0), -shrunk / np.where(below > 0, below, 1.0), 0.0)
-    limit = params.max_delta_step
-    return np.clip(value, -limit, limit) if limit else value
-
-
-def valued(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
-    """The tree with the leaf values that the sums over all parties ask for, and these values."""
-    values = (params.learning_rate * weight(G, H, params)).astype(np.float32)
-    return tree.with_leaf_values(values), values
-
-
-def bounded(tree: Tree, kept: Mask, weights: Doubles, params: TrainParams) -> Doubles:
-    """The weights of all nodes, so that no constraint on a column is broken.
-
-    The builder has kept the constraints for its own sums; the sums of all parties ask for other values. As XGBoost
-    does, the middle between two children becomes a bound for all that hangs on them.
-    """
-    if not params.monotone_constraints:
-        return weights
-    weights, signs = weights.copy(), np.array(params.monotone_constraints, dtype=np.int8)
-    _keep_bounds(tree.left, tree.feature, kept, signs, weights)
-    return weights
-
-
-@njit(nogil=True, cache=True)
-def _keep_bounds(left, feature, kept, signs, weights):  # type: ignore[no-untyped-def]
-    low, high = np.full(len(left), -np.inf), np.full(len(left), np.inf)
-    for node in range(len(left)):
-        weights[node] = min(max(weights[node], low[node]), high[node])
-        if kept[node]:
-            a, b = left[node], left[node] + 1
-            low[a] = low[b] = low[node]
-            high[a] = high[b] = high[node]
-            sign = signs[feature[node]]
-            if sign != 0:
-                of_a = min(max(weights[a], low[a]), high[a])
-                of_b = min(max(weights[b], low[b]), high[b])
-                middle = (of_a + of_b) / 2
-                if sign > 0:
-                    high[a] = low[b] = middle
-                else:
-                    low[a] = high[b] = middle

@@ -49,14 +49,14 @@ def test_cauchy_hashes_collide_as_the_l1_distance_says(c):
 def test_sparse_and_dense_rows_hash_alike():
     rng = np.random.default_rng(0)
     X = np.where(rng.random((200, 12)) < 0.3, rng.normal(size=(200, 12)), 0).astype(np.float32)
-    scale = common_scale([moments(X)], n_rows=200)
+    scale = common_scale(moments(X), n_rows=200)
     family = HashFamily.draw(0, 8, 12, 1.5)
     assert (hash_rows(X, family, scale) == hash_rows(sparse.csr_matrix(X), family, scale)).all()
 
 
 def test_a_missing_value_counts_as_the_mean():
     X = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 8.0]], dtype=np.float32)
-    scale = common_scale([moments(X)], n_rows=3)
+    scale = common_scale(moments(X), n_rows=3)
     family = HashFamily.draw(0, 16, 2, 0.5)
     filled = X.copy()
     filled[1, 1] = 5.0
@@ -67,7 +67,7 @@ def test_a_missing_value_counts_as_the_mean():
 
 def test_scaled_directions_equal_scaled_rows():
     X = (np.random.default_rng(0).normal(size=(100, 3)) * [1, 50, 0.1] + [0, 9, 3]).astype(np.float32)
-    scale = common_scale([moments(X)], n_rows=100)
+    scale = common_scale(moments(X), n_rows=100)
     family = HashFamily.draw(0, 2, 3, 1.0)
     scaled = ((X.astype(float) - scale.mean) / scale.deviation) @ family.directions.T
     assert (hash_rows(X, family, scale) == np.floor(scaled + family.offsets)).all()

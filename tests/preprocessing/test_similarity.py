@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from simfl.preprocessing import similarity
-from simfl.preprocessing.similarity import most_similar, most_similar_by_token, row_tokens
-
-TILE = similarity._TILE
+from simfl.preprocessing._kernels import BOUNDED_BLOCK, TILE
+from simfl.preprocessing.similarity import HashIndex, most_similar, order_by_likeness
+from simfl.preprocessing.splitmix import row_tokens
 
 
 def codes(seed, n_rows, n_hashes, n_buckets):
@@ -39,9 +39,14 @@ def best_by_hand(queries, candidates, k, query_tokens, candidate_tokens):
     return order, np.take_along_axis(counts, order, axis=1)
 
 
-def check_against_oracle(queries, candidates, k, **options):
+def most_similar_by_token(queries, candidates, query_tokens, candidate_tokens, k, max_candidates=None):
+    index = HashIndex([queries, candidates])
+    return index.compare(index.queries(0, query_tokens), index.candidates(1, candidate_tokens, max_candidates), k)
+
+
+def check_against_oracle(queries, candidates, k):
     tokens = row_tokens(1, len(queries)), row_tokens(2, len(candidates))
-    rows, counts = most_similar_by_token(queries, candidates, *tokens, k, **options)
+    rows, counts = most_similar_by_token(queries, candidates, *tokens, k)
     expected_rows, expected_counts = best_by_hand(queries, candidates, k, *tokens)
     np.testing.assert_array_equal(counts, expected_counts)
     np.testing.assert_array_equal(rows, expected_rows)
@@ -191,6 +196,13 @@ def test_rows_given_in_another_order_find_the_same_rows(max_candidates):
     np.testing.assert_array_equal(same, counts[one])
 
 
+def test_similar_rows_are_adjacent():
+    hashes = np.random.default_rng(0).integers(-3, 3, (500, 4))
+    ordered = hashes[order_by_likeness(hashes)]
+    assert (np.diff(ordered[:, 0]) >= 0).all()
+    assert 1 + (np.diff(ordered, axis=0) != 0).any(axis=1).sum() == len(np.unique(hashes, axis=0))
+
+
 def test_k_beyond_the_candidates_returns_them_all():
     rows, counts = most_similar(codes(0, 4, 3, 4), codes(1, 6, 3, 4), k=64)
     assert rows.shape == counts.shape == (4, 6)
@@ -220,7 +232,7 @@ def test_bounded_search_returns_distinct_rows_with_their_true_counts():
 
 def test_bounded_search_gives_each_block_its_own_candidates_and_reaches_all():
     # Everything ties and k is the whole subset, so the rows found are the subset.
-    block = similarity.BOUNDED_BLOCK
+    block = BOUNDED_BLOCK
     queries, candidates = np.zeros((block * 200, 1), dtype=np.int8), np.zeros((1000, 1), dtype=np.int8)
     tokens = np.sort(row_tokens(1, len(queries))), row_tokens(2, 1000)  # blocks follow the order of the tokens
     rows, _ = most_similar_by_token(queries, candidates, *tokens, 70, max_candidates=70)

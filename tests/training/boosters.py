@@ -16,3 +16,11 @@ def foreign_booster(seed, depth=6, gamma=0.0, missing=0.0):
     y = np.nan_to_num(X[:, 0]) * np.nan_to_num(X[:, 1]) + np.nan_to_num(X[:, 2]) ** 2
     params = {"max_depth": depth, "gamma": gamma, "base_score": 0.0, "min_child_weight": 0}
     return xgb.train(params, xgb.QuantileDMatrix(X, y), 1)
+
+
+def depth(tree):
+    """The number of splits on the longest path."""
+    level = np.zeros(len(tree.feature), dtype=int)
+    for node in np.flatnonzero(tree.left > 0):
+        level[tree.left[node] : tree.left[node] + 2] = level[node] + 1
+    return level.max()

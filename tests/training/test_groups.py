@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simfl.training.groups import join_small_groups, order_by_likeness
+from simfl.training.groups import join_small_groups
 
 
 def joined(similar, drawn, min_group, n_rows=None, order=None):
@@ -50,10 +50,3 @@ def test_no_group_is_ever_too_small_and_no_row_is_lost(data):
     assert sizes.sum() == n
     assert len(sizes) == n_rows
     assert sizes[sizes > 0].min() >= min_group
-
-
-def test_rows_with_equal_hash_values_stand_together():
-    hashes = np.random.default_rng(0).integers(-3, 3, (500, 4))
-    ordered = hashes[order_by_likeness(hashes)]
-    assert (np.diff(ordered[:, 0]) >= 0).all()
-    assert 1 + (np.diff(ordered, axis=0) != 0).any(axis=1).sum() == len(np.unique(hashes, axis=0))

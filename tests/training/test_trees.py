@@ -6,8 +6,9 @@ import xgboost as xgb
 
 from simfl.params import train_params
 from simfl.training import trees
+from simfl.training.pruning import keep_all, weight
 from simfl.training.traversal import leaf_numbers
-from simfl.training.trees import Grower, children, from_booster, valued, weight
+from simfl.training.trees import Grower, children, from_booster
 from tests.training.boosters import foreign_booster, table
 
 
@@ -37,11 +38,7 @@ def test_a_tree_carries_none_of_xgboosts_statistics():
 def test_a_tree_of_one_leaf():
     booster = foreign_booster(0, gamma=1e9)
     tree = from_booster(booster)
-    assert (tree.n_leaves, tree.depth) == (1, 0)
-
-
-def test_depth_counts_the_splits_on_the_longest_way():
-    assert from_booster(foreign_booster(0, depth=4)).depth == 4
+    assert (tree.n_leaves, tree.feature.tolist(), tree.left.tolist()) == (1, [-1], [-1])
 
 
 def test_children_follow_from_which_nodes_are_leaves():
@@ -56,7 +53,7 @@ def test_grown_leaf_values_are_the_weights_of_the_sums():
     tree = Grower(xgb.QuantileDMatrix(X), params, threads=1).grow(g, h, seed=0)
     leaf = leaf_numbers(tree, X)
     G, H = (np.bincount(leaf, weights=v, minlength=tree.n_leaves) for v in (g, h))
-    assert valued(tree, G, H, params)[0].value == pytest.approx(tree.value, abs=1e-6)
+    assert keep_all(tree, G, H, params)[0].value == pytest.approx(tree.value, abs=1e-6)
 
 
 def test_a_leaf_without_weight_gets_no_value():

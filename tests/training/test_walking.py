@@ -6,7 +6,7 @@ from scipy import sparse
 
 from simfl.training.traversal import _Dense, _Ranked, _Sparse, leaf_numbers, walker
 from simfl.training.trees import Tree, children, from_booster
-from tests.training.boosters import foreign_booster, table
+from tests.training.boosters import depth, foreign_booster, table
 
 
 @settings(max_examples=25)
@@ -66,13 +66,13 @@ def test_a_tree_of_one_leaf_and_an_uneven_tree():
     y = 2.0 ** np.arange(40)  # every split cuts off one row
     chain = xgb.train({"max_depth": 0, "min_child_weight": 0, "base_score": 0.0}, xgb.DMatrix(y[:, None], y), 1)
     tree, X = from_booster(chain), y[:, None].astype(np.float32)
-    assert tree.depth > 8
+    assert depth(tree) > 8
     for rows in (_Dense(X), _Ranked.from_dense(X)):
         assert (tree.value[tree.leaves][rows.leaf_numbers(tree)] == chain.predict(xgb.DMatrix(X))).all()
 
 
 def test_binned_rows_would_take_wrong_turns():
-    # Why rows are walked by their raw values: the walk over another matrix's quantile bins is not the same.
+    # Why raw values decide: over another matrix's quantile bins, rows take other turns.
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 4000, 4)).astype(np.float32)
     booster = xgb.train({"max_depth": 8}, xgb.QuantileDMatrix(A, (A**2).sum(axis=1)), 1)

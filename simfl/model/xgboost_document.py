@@ -1,0 +1,154 @@
+"""XGBoost's own JSON of a model: our trees written into it, and read back from it.
+
+The document keeps no statistics of the builder's rows. XGBoost opens it like any model that it trained itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xgboost as xgb
+
+from simfl.arrays import Doubles
+from simfl.data.schema import Column, Schema
+from simfl.training.trees import LEAF, Tree, all_trees
+
+_NO_PARENT = 2147483647
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """A finished model that a training continues from."""
+
+    objective: str
+    classes: list[Any] | None
+    base_score: Doubles  # one per output
+    rounds: list[list[Tree]]
+    schema: Schema | None
+
+
+def to_document(booster: xgb.Booster) -> Document:
+    """The document of a booster."""
+    document: Document = json.loads(booster.save_raw("json"))
+    return document
+
+
+def to_booster(document: Document) -> xgb.Booster:
+    """The booster of a document."""
+    booster = xgb.Booster()
+    booster.load_model(bytearray(json.dumps(document).encode()))
+    return booster
+
+
+def objective_of(document: Document) -> str:
+    """The objective, in XGBoost's words."""
+    return str(document["learner"]["objective"]["name"])
+
+
+def start_of(document: Document) -> Doubles:
+    """The start value of every output (base_score)."""
+    stored = document["learner"]["learner_model_param"]
+    start = np.array(json.loads(stored["base_score"]), dtype=np.float64).reshape(-1)
+    return np.broadcast_to(start, (max(1, int(stored["num_class"])),))
+
+
+def set_start(document: Document, base_score: Iterable[float]) -> None:
+    """Give the model other start values. Changes the document."""
+    scores = ",".join(repr(float(np.float32(score))) for score in base_score)
+    document["learner"]["learner_model_param"]["base_score"] = f"[{scores}]"
+
+
+def read(booster: xgb.Booster, classes: list[Any] | None, schema: Schema | None) -> WarmStart:
+    """What a training needs to continue from a booster with these classes and columns."""
+    document, trees = to_document(booster), all_trees(booster)
+    bounds = document["learner"]["gradient_booster"]["model"]["iteration_indptr"]
+    rounds = [trees[a:b] for a, b in pairwise(bounds)]
+    return WarmStart(objective_of(document), classes, start_of(document), rounds, schema)
+
+
+def write(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, schema: Schema) -> Document:
+    """XGBoost's own document of an empty model, with our trees put in."""
+    document: Document = _empty_model(objective, schema, len(base_score))
+    set_start(document, base_score)
+    model = document["learner"]["gradient_booster"]["model"]
+    trees = [tree for trees in rounds for tree in trees]
+    outputs = len(base_score)
+    model["trees"] = [_xgboost_tree(tree, number, len(schema.columns)) for number, tree in enumerate(trees)]
+    model["tree_info"] = [number % outputs for trees in rounds for number in range(len(trees))]
+    model["iteration_indptr"] = np.cumsum([0] + [len(trees) for trees in rounds]).tolist()
+    model["gbtree_model_param"]["num_trees"] = str(len(trees))
+    model["gbtree_model_param"]["num_parallel_tree"] = str(len(rounds[0]) // outputs if rounds else 1)
+    return document
+
+
+def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Any:
+    """A model of XGBoost's own whose trees do not matter. It knows the levels, so that it reads frames by itself."""
+    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1, "max_depth": 1}
+    if n_outputs > 1:
+        params["num_class"] = n_outputs
+    row: Any = np.zeros((1, len(schema.columns)), dtype=np.float32)
+    if schema.has_categories:
+        row = pd.DataFrame({column.name: _one_value(column) for column in schema.columns})
+    rows = xgb.DMatrix(row, label=np.zeros(1), enable_categorical=True)
+    # XGBoost stores the levels with the first tree.
+    return json.loads(xgb.train(params, rows, num_boost_round=int(schema.has_categories)).save_raw("json"))
+
+
+def _one_value(column: Column) -> Any:
+    if column.kind != "category":
+        return np.zeros(1, dtype=np.float32)
+    return pd.Categorical.from_codes([0], categories=pd.Index(column.levels, dtype=object))
+
+
+def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
+    n = len(tree.feature)
+    inner = tree.feature != LEAF
+    parents = np.full(n, _NO_PARENT)
+    parents[tree.left[inner]] = parents[tree.left[inner] + 1] = np.flatnonzero(inner)
+    # XGBoost's statistics of a node would reveal how many rows reach it. In their place is the number of leaves below:
+    # enough for XGBoost's SHAP values to be defined, and known from the structure alone.
+    leaves = np.where(inner, 0, 1)
+    for node in np.flatnonzero(inner)[::-1]:
+        leaves[node] = leaves[tree.left[node]] + leaves[tree.left[node] + 1]
+    return {
+        "id": number,
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(n_features),
+            "num_nodes": str(n),
+            "size_leaf_vector": "1",
+        },
+        "left_children": tree.left.tolist(),
+        "right_children": np.where(inner, tree.left + 1, LEAF).tolist(),
+        "parents": parents.tolist(),
+        "split_indices": np.where(inner, tree.feature, 0).tolist(),
+        "split_conditions": np.where(inner, tree.threshold, tree.value).astype(np.float64).tolist(),
+        "default_left": tree.default_left.astype(int).tolist(),
+        **_categories(tree),
+        "base_weights": [0.0] * n,
+        "loss_changes": [0.0] * n,
+        "sum_hessian": leaves.astype(np.float64).tolist(),
+    }
+
+
+def _categories(tree: Tree) -> dict[str, list[int]]:
+    """The splits by levels as XGBoost keeps them: per split the list of levels that go right."""
+    level_set = np.full(len(tree.feature), -1) if tree.level_set is None else tree.level_set
+    nodes = np.flatnonzero(level_set >= 0)
+    sets = [] if tree.goes_right is None else [np.flatnonzero(tree.goes_right[s]).tolist() for s in level_set[nodes]]
+    sizes = [len(levels) for levels in sets]
+    return {
+        "split_type": (level_set >= 0).astype(int).tolist(),
+        "categories": [level for levels in sets for level in levels],
+        "categories_nodes": nodes.tolist(),
+        "categories_segments": np.cumsum([0, *sizes])[:-1].tolist(),
+        "categories_sizes": sizes,
+    }
