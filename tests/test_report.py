@@ -286,7 +286,29 @@ def test_the_watched_page_follows_the_run(browser, records, tmp_path):
         msgspec.structs.replace(run, title="after").save(tmp_path)
         page.wait_for_function("document.querySelector('h1').textContent !== 'before'", timeout=10_000)
         assert page.text_content("h1") == "after"
+        (tmp_path / "run.json").rename(tmp_path / "elsewhere")
+        page.wait_for_function("document.body.textContent.includes('There is no run at')", timeout=10_000)
+        (tmp_path / "elsewhere").rename(tmp_path / "run.json")
+        page.wait_for_function("document.querySelector('h1')", timeout=10_000)
         page.close()
+        server.shutdown()
+
+
+def test_the_server_says_when_the_run_is_gone_and_shows_it_when_it_is_back(served, records, tmp_path):
+    (tmp_path / "run.json").unlink()
+    for path in ("", "version", "run.json"):
+        with pytest.raises(urllib.error.HTTPError, match="503") as gone:
+            urllib.request.urlopen(f"{served}/{path}")
+        assert str(tmp_path) in gone.value.read().decode()
+    records["numbers"].save(tmp_path)
+    assert "<h1>A test</h1>" in urllib.request.urlopen(f"{served}/").read().decode()
+
+
+def test_the_record_itself_can_be_watched(records, tmp_path):
+    path = records["numbers"].save(tmp_path)
+    with serve(path, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert urllib.request.urlopen(f"http://localhost:{server.server_address[1]}/version").read().isdigit()
         server.shutdown()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ def write(folder: str | os.PathLike[str]) -> Path:
     return home / FILE
 
 
-def render(record: RunRecord, *, live: bool = False) -> str:
-    """The page. `live`: it asks its server for news, for `simfl watch`."""
+def render(record: RunRecord, *, version: str | None = None) -> str:
+    """The page. With a `version` it asks its server for a newer one, for `simfl watch`."""
     sections = figures(record)
     specs = {f"{s.name}-{i}": spec for s in sections for i, (_, spec) in enumerate(s.charts)}
     return _template().render(
@@ -49,7 +49,7 @@ def render(record: RunRecord, *, live: bool = False) -> str:
         specs=_json(specs),
         record=_json(msgspec.to_builtins(record)),
         library=Markup(_library()),  # noqa: S704
-        live=live,
+        version=version,
     )
 
 
@@ -69,7 +69,7 @@ def _json(value: Any) -> Markup:
 def _library() -> str:
     """Vega's JavaScript. Bundling takes seconds, so it is kept in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "simfl"
-    kept = cache / f"vega-{version('vl-convert-python')}-{vl_convert.get_vega_version()}.js"
+    kept = cache / f"vega-{metadata.version('vl-convert-python')}-{vl_convert.get_vega_version()}.js"
     try:
         return kept.read_text(encoding="utf-8")
     except OSError:
