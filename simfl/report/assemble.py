@@ -32,9 +32,9 @@ from simfl.report.evaluation import HeldOut
 from simfl.report.record import Exchange, PartyFacts, RunRecord, Similarity, versions
 from simfl.transport.base import Hop, Traffic
 
-MOST_EXCHANGES = 5000  # of a time line: more could not be seen
+MOST_EXCHANGES = 5000  # of a timeline: more could not be seen
 NO_GAINS = "The hub has no rows: what each party gains over being alone is in the report at that party."
-RESTARTED = "The hub was restarted during this training: traffic and time line begin with its last start."
+RESTARTED = "The hub was restarted during this training: traffic and timeline begin with its last start."
 NOTHING_ASIDE = "No rows were set aside here (validation_fraction), so the gain over being alone was not measured."
 
 

@@ -225,4 +225,4 @@ def timeline(exchanges: Sequence[Exchange], parties: list[str]) -> Spec:
         color=alt.Color("kind:N", sort=None, legend=_kinds()),
         tooltip=["party:N", "kind:N", alt.Tooltip("begin:Q", format=".3f"), alt.Tooltip("seconds:Q", format=".4f")],
     )
-    return _spec(chart, "Time line of questions and answers", 30 * len(_parties(rows)) + 20)
+    return _spec(chart, "Timeline of questions and answers", 30 * len(_parties(rows)) + 20)

@@ -64,7 +64,7 @@ def _gains(record: RunRecord) -> Figure | None:
     head = ["party", "measured on rows of", "metric", "alone", "together", "gain", "95 % interval", "rows"]
     words = (
         f"A dot is what a party gains in {METRICS[(on_all or on_own)[0].metric]} over being alone: right of the dashed "
-        "line it is better off together. The line through the dot holds the gain in 95 of 100 resamplings of the "
+        "line it is better off together. The line through the dot covers the gain in 95 of 100 resamplings of the "
         "held-out rows. Where an outcome is more or less common at one party than at the others, the shared model is "
         "adjusted before use there: one number, found from the party's own training rows. The numbers below also show "
         "the gain without that."
@@ -96,7 +96,7 @@ def _scores(record: RunRecord) -> Figure | None:
 
 
 def _progress(record: RunRecord) -> Figure | None:
-    """The metric of all parties after every round: all that is known while a run goes on."""
+    """The metric of all parties after every round: all that is known while a run is going on."""
     first = record.history[0].validation or record.history[0].train if record.history else {}
     if not first or record.curves:  # with differential privacy no metrics are sent
         return None
@@ -126,8 +126,8 @@ def _learning(record: RunRecord) -> Figure | None:
             drawn.append((heading, charts.learning(lines, metric, heading)))
     head = ["model", "held-out rows of", f"best {metric}", "after rounds", "at the end"]
     words = (
-        f"The {metric} on held-out rows after so many boosting rounds; lower is better. On one party's rows the shared "
-        "models are adjusted to it, as above."
+        f"The {metric} on held-out rows against the number of boosting rounds; lower is better. On one party's "
+        "rows the shared models are adjusted to it, as above."
     )
     table = FigureTable(head, [_curve_cells(c) for c in record.curves], 2)
     return Figure("learning", "Learning curves", words, drawn, table)
@@ -182,10 +182,10 @@ def _importance(record: RunRecord) -> Figure | None:
     if any(one.shap is not None for one in found):
         drawn.append(("mean absolute SHAP value", charts.importance(found, "shap", "effect on the score")))
     if any(one.gain is not None for one in found):
-        drawn.append(("gain over all splits and parties", charts.importance(found, "gain", "loss taken away")))
+        drawn.append(("gain over all splits and parties", charts.importance(found, "gain", "loss removed")))
     words = (
         "Which columns the model uses: how far each moves the score of a held-out row (SHAP, from XGBoost's own "
-        "contributions; only where there are rows to look at), and how much loss its splits took away for all parties "
+        "contributions; only where there are rows to look at), and how much loss its splits removed for all parties "
         "together."
     )
     if len(record.importance) > MOST_FEATURES:
@@ -289,7 +289,7 @@ def _work(record: RunRecord) -> Figure | None:
     built = Counter(name for r in record.history for name in r.builder.split(", "))
     rows = [[party, str(built[party]), f"{spent:.2f}"] for party, spent in total.items()]
     table = FigureTable(["party", "trees built", "seconds at work"], rows)
-    return Figure("work", "Who worked how long", words, [("", charts.work(seconds, words))], table)
+    return Figure("work", "How long each party worked", words, [("", charts.work(seconds, words))], table)
 
 
 def _timeline(record: RunRecord) -> Figure | None:
@@ -305,9 +305,9 @@ def _timeline(record: RunRecord) -> Figure | None:
     drawn = [(heading, charts.timeline(part, parties)) for heading, part in stages.items() if part]
     dropped = "; ".join(f"{p.name} left: {p.dropped}" for p in record.parties if p.dropped)
     words = (
-        "Who was asked what, and how long the answer took. Where nobody works, the hub adds up. "
+        "Who was asked what, and how long the answer took. Where nobody works, the hub is adding up. "
         f"{dropped or 'No party dropped out.'}"
     )
     kinds = Counter(exchange.kind for exchange in asked)
     table = FigureTable(["question", "times asked"], [[kind, f"{n:,}"] for kind, n in kinds.items()])
-    return Figure("timeline", "Time line", words, drawn, table)
+    return Figure("timeline", "Timeline", words, drawn, table)

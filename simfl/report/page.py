@@ -88,7 +88,7 @@ def _library() -> str:
 def headline(record: RunRecord) -> list[str]:
     """What the run has shown, in a few sentences."""
     if record.status == "running":
-        return [f"The training is going on: {len(record.history)} of {record.n_trees} rounds are done."]
+        return [f"The training is running: {len(record.history)} of {record.n_trees} rounds are done."]
     where = (
         "On held-out rows of all parties",
         "On a party's own held-out rows, with the model adjusted to it,",

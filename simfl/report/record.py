@@ -152,12 +152,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notes: list[str] = []
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `run.json` into a folder, which is made if need be. Whole or not at all."""
+        """Write `run.json` into a folder, which is created if need be. All of it or nothing."""
         path = Path(folder) / FILE
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FileError(f"The folder {folder} cannot be made: {error.strerror}.") from None
+            raise FileError(f"The folder {folder} cannot be created: {error.strerror}.") from None
         write_atomically(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
         return path
 
@@ -177,7 +177,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def versions() -> dict[str, str]:
-    """What it all ran on."""
+    """The versions of what it ran on."""
     found = {"Python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     return {name: version(name) for name in ("simfl", "xgboost", "numpy", "numba")} | found
 
@@ -216,7 +216,7 @@ class Recorder(Callback):
             self.written = time.monotonic()
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
-        """It is over, one way or the other."""
+        """The training is over: finished, or stopped early."""
         whole = len(history) >= self.record.n_trees
         seconds = time.time() - self.begun
         status = "finished" if whole else "stopped"
