@@ -19,6 +19,8 @@ Rows = list[dict[str, Any]]
 Spec = dict[str, Any]
 DASHES: Final = {"SimFL": [1, 0], "SOLO": [4, 3], "TFL": [1, 2], "ALL-IN": [8, 3]}
 COLORS: Final = {"SimFL": "var(--c1)", "SOLO": "var(--c2)", "TFL": "var(--c3)", "ALL-IN": "var(--c4)"}
+STROKES: Final = alt.Legend(title=None, orient="top", symbolType="stroke")
+KINDS: Final = alt.Legend(title=None, orient="bottom", columns=2)
 MOST_KINDS = 7  # of messages, in one chart: there are eight colours
 
 
@@ -38,17 +40,9 @@ def _by_method(rows: Rows) -> dict[str, Any]:
     colors = alt.Scale(domain=shown, range=[COLORS[method] for method in shown])
     dashes = alt.Scale(domain=shown, range=[DASHES[method] for method in shown])
     return {
-        "color": alt.Color("method:N", scale=colors, legend=_strokes()),
-        "strokeDash": alt.StrokeDash("method:N", scale=dashes, legend=_strokes()),
+        "color": alt.Color("method:N", scale=colors, legend=STROKES),
+        "strokeDash": alt.StrokeDash("method:N", scale=dashes, legend=STROKES),
     }
-
-
-def _strokes() -> Any:
-    return alt.Legend(title=None, orient="top", symbolType="stroke")
-
-
-def _kinds() -> Any:
-    return alt.Legend(title=None, orient="bottom", columns=2)
 
 
 def _parties(rows: Rows) -> list[str]:
@@ -78,7 +72,7 @@ def progress(rows: Rows, metric: str, description: str) -> Spec:
     chart = _plot(rows, "line", strokeWidth=2.5).encode(
         x=alt.X("round:Q", title="boosting rounds"),
         y=alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False)),
-        color=alt.Color("rows:N", legend=_strokes()),
+        color=alt.Color("rows:N", legend=STROKES),
         tooltip=["round:Q", "rows:N", "builder:N", alt.Tooltip("value:Q", format=".4f")],
     )
     return _spec(chart, description, 240)
@@ -181,7 +175,7 @@ def traffic(amounts: Mapping[tuple[str, str], float]) -> Spec:
     chart = _plot(rows).encode(
         x=alt.X("sum(bytes):Q", title="bytes", axis=alt.Axis(format="~s")),
         y=alt.Y("party:N", title=None, sort=None),
-        color=alt.Color("kind:N", legend=_kinds()),
+        color=alt.Color("kind:N", legend=KINDS),
         tooltip=["party:N", "kind:N", "amount:N"],
     )
     return _spec(chart, "Bytes by party and kind of message", 28 * len(_parties(rows)) + 20)
@@ -193,7 +187,7 @@ def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
     chart = _plot(rows).encode(
         x=alt.X("sum(seconds):Q", title="seconds at work"),
         y=alt.Y("party:N", title=None, sort=None),
-        color=alt.Color("kind:N", sort=None, legend=_kinds()),
+        color=alt.Color("kind:N", sort=None, legend=KINDS),
         tooltip=["party:N", "kind:N", alt.Tooltip("seconds:Q", format=".2f")],
     )
     return _spec(chart, description, 28 * len(_parties(rows)) + 20)
@@ -222,7 +216,7 @@ def timeline(exchanges: Sequence[Exchange], parties: list[str]) -> Spec:
         x=alt.X("begin:Q", title="seconds since the start", scale=alt.Scale(zero=False, nice=False)),
         x2="end:Q",
         y=alt.Y("party:N", title=None, sort=parties),
-        color=alt.Color("kind:N", sort=None, legend=_kinds()),
+        color=alt.Color("kind:N", sort=None, legend=KINDS),
         tooltip=["party:N", "kind:N", alt.Tooltip("begin:Q", format=".3f"), alt.Tooltip("seconds:Q", format=".4f")],
     )
     return _spec(chart, "Timeline of questions and answers", 30 * len(_parties(rows)) + 20)
