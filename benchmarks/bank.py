@@ -21,6 +21,7 @@ from simfl import partition
 from simfl.data.files import Dataset, read
 from simfl.data.schema import Schema
 from simfl.simulate import simulation
+from simfl.simulate.comparison import compare
 
 BANKS = ("north", "east", "south", "west")
 
@@ -39,7 +40,7 @@ def run(trees: int, seeds: int, *, one_hot: bool) -> list[dict[str, object]]:
             params["original_features"] = 15
         found += [
             {"seed": seed, "method": r.method, "party": r.party, "logloss": r.logloss, "auc": r.auc, "error": r.error}
-            for r in simulation.play(stage, params, callbacks=[]).results
+            for r in compare(stage.parties, stage.held_out, params, callbacks=[]).results
         ]
     return found
 

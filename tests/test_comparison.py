@@ -6,16 +6,26 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.metrics import log_loss, roc_auc_score
 
 import simfl
-from simfl.simulate.comparison import compare, scores, table
+from simfl.report.evaluation import HeldOut, scores
+from simfl.simulate import comparison
+from simfl.simulate.comparison import table
 
 FEW = {"n_trees": 3, "random_state": 0}
+
+
+def rows(X, y):
+    return HeldOut(X, y, np.array(["a"] * len(y)))
+
+
+def compare(parties, X, y, params, **options):
+    return comparison.compare(parties, rows(X, y), params, callbacks=[], **options)
 
 
 @pytest.fixture(scope="module")
 def compared(hospitals):
     X, y = hospitals[0].rows.X, hospitals[0].rows.y
     told = []
-    found = compare(hospitals, X, y, FEW, watch=told.append, callbacks=[])
+    found = compare(hospitals, X, y, FEW, tell=told.append)
     return found.results, found.simfl, told
 
 
@@ -67,7 +77,7 @@ def test_the_table_shows_every_method_and_marks_the_best(compared):
 def test_a_regression_is_scored_by_its_error():
     X, y = load_diabetes(return_X_y=True)
     parties = [simfl.Party("a", X[::2], y[::2]), simfl.Party("b", X[1::2], y[1::2])]
-    found = compare(parties, X, y, FEW | {"objective": "reg:squarederror"}, callbacks=[])
+    found = compare(parties, X, y, FEW | {"objective": "reg:squarederror"})
     results, model = found.results, found.simfl
     assert all(r.rmse > 0 and r.error is r.logloss is r.auc is None for r in results)
     assert results[-2].rmse == pytest.approx(np.sqrt(np.mean((model.predict(X) - y) ** 2)), rel=1e-5)
@@ -77,16 +87,17 @@ def test_three_classes_are_scored():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     parties = [simfl.Party("a", X[::2], names[::2]), simfl.Party("b", X[1::2], names[1::2])]
-    results = compare(parties, X, names, FEW | {"objective": "multi:softprob"}, callbacks=[]).results
+    results = compare(parties, X, names, FEW | {"objective": "multi:softprob"}).results
     assert all(r.auc > 0.9 and r.error < 0.2 for r in results)
 
 
 def test_held_out_rows_of_one_class_have_no_auc(halves, table, labels):
     model = simfl.train(halves, callbacks=[], **FEW)
-    assert scores(model, halves[0].rows.X[labels[:30] == 1], labels[:30][labels[:30] == 1])["auc"] is None
+    ones = labels[:30] == 1
+    assert scores(model, rows(halves[0].rows.X[ones], labels[:30][ones]))["auc"] is None
 
 
 def test_a_class_that_no_party_has_counts_as_wrong(halves):
     model = simfl.train(halves, callbacks=[], **FEW)
-    found = scores(model, halves[0].rows.X[:2], np.array([5, 5]))
+    found = scores(model, rows(halves[0].rows.X[:2], np.array([5, 5])))
     assert found["error"] == 1.0

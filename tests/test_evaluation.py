@@ -4,7 +4,7 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
 
 import simfl
-from simfl.report import evaluation
+from simfl.report import bootstrap, evaluation
 from simfl.report.evaluation import HeldOut, intervals
 
 
@@ -63,8 +63,15 @@ def test_intervals_are_repeatable_and_do_not_depend_on_the_block(monkeypatch):
     alone, together = np.random.default_rng(0).random((2, 50, 3))
     first = intervals(["rmse", "error", "logloss"], alone, together)
     np.testing.assert_array_equal(first, intervals(["rmse", "error", "logloss"], alone, together))
-    monkeypatch.setattr(evaluation, "_CELLS", 5000)
-    np.testing.assert_allclose(first, intervals(["rmse", "error", "logloss"], alone, together), atol=0.05)
+    monkeypatch.setattr(bootstrap, "_CELLS", 5000)
+    np.testing.assert_allclose(first, intervals(["rmse", "error", "logloss"], alone, together), rtol=1e-12)
+
+
+def test_one_interval_serves_audit_and_report():
+    """The means of the values themselves, drawn again one resampling after the other."""
+    values, rng = np.random.default_rng(3).random(80), np.random.default_rng([0, 27])
+    means = [values[rng.integers(0, 80, 80)].mean() for _ in range(bootstrap.RESAMPLINGS)]
+    assert bootstrap.interval(values) == pytest.approx(np.quantile(means, [0.025, 0.975]), rel=1e-12)
 
 
 def test_an_adjusted_model_predicts_the_partys_own_share(skewed):
@@ -126,14 +133,14 @@ def test_a_curve_ends_where_the_model_is(skewed):
 
 def test_the_roc_has_the_area_of_scikit_learn(skewed):
     model, _, held_out, _ = skewed
-    (line,) = evaluation.roc("SimFL", None, model, held_out)
+    (line,) = evaluation.roc({("SimFL", None): model}, held_out)
     area = np.trapezoid(line.y, line.x)
     assert area == pytest.approx(roc_auc_score(held_out.y, model.predict_proba(held_out.X)[:, 1]), abs=2e-3)
 
 
 def test_calibration_groups_hold_all_rows(skewed):
     model, _, held_out, _ = skewed
-    (line,) = evaluation.calibration("SimFL", None, model, held_out)
+    (line,) = evaluation.calibration({("SimFL", None): model}, held_out)
     assert sum(line.weights) == len(held_out.y)
     assert line.x == sorted(line.x)
     assert np.average(line.y, weights=line.weights) == pytest.approx(held_out.y.mean(), abs=1e-5)

@@ -19,9 +19,11 @@ from simfl.data.files import Dataset
 from simfl.data.schema import Schema
 from simfl.errors import FileError
 from simfl.report import page as report
-from simfl.report.record import AuditResult, Member, Recorder, RunRecord
+from simfl.report.figures import figures
+from simfl.report.record import AuditResult, PartyFacts, Recorder, RunRecord
 from simfl.report.watch import serve
 from simfl.simulate import simulation
+from simfl.simulate.comparison import compare
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 STRANGE = "</script><img src=x onerror=alert(1)>"
@@ -39,10 +41,10 @@ def a_run(objective, names, title="A test"):
     }[objective]
     data = Dataset(frame, np.asarray(y), Schema.propose(frame))
     parts = dict(zip(names, partition.balanced(240, len(names)), strict=True))
-    stage = simulation.set_up(data, parts, 0, stratify=objective != "reg:squarederror")
+    simulated = simulation.set_up(data, parts, 0, stratify=objective != "reg:squarederror")
     params = {"n_trees": 8, "random_state": 0, "objective": objective, "n_jobs": 1}
-    compared = simulation.play(stage, params, callbacks=[])
-    return simulation.record_of(stage, compared, title=title, command="simfl simulate", began=0.0)
+    comparison = compare(simulated.parties, simulated.held_out, params, callbacks=[])
+    return simulated.record(comparison, title=title, command="simfl simulate", began=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def opened(browser, records, tmp_path):
 def test_the_page_draws_every_chart_without_a_complaint(opened, records, which, scheme):
     page = opened(which, color_scheme=scheme)
     charts = page.locator(".chart").count()
-    assert charts == sum(len(f.charts) for f in report.figures(records[which]))
+    assert charts == sum(len(f.charts) for f in figures(records[which]))
     assert page.locator(".chart svg").count() == charts
     assert page.locator(".chart svg path, .chart svg rect").count() > 5 * charts
     assert page.complaints == []
@@ -193,13 +195,13 @@ def test_a_run_that_knows_little_has_a_page_too():
         seconds=1.0,
         objective="binary:logistic",
         n_trees=10,
-        parties=[Member(name="north", n_rows=3, dropped="no answer for 60 s, round 4")],
+        parties=[PartyFacts(name="north", n_rows=3, dropped="no answer for 60 s, round 4")],
         history=[TreeRecord(round=0, builder="north", train={"logloss": 0.5}, validation={}, bytes=3, seconds=0.1)],
     )
     page = report.render(bare)
     assert "1 of 10 rounds are done" in page
     assert "dropped out" in page
-    assert [f.name for f in report.figures(bare)] == ["progress"]
+    assert [f.name for f in figures(bare)] == ["progress"]
 
 
 # --- the record ---
@@ -237,7 +239,7 @@ def test_a_training_can_be_watched(halves, tmp_path):
             run = RunRecord.load(tmp_path / "run")
             seen.append((run.status, len(run.history)))
 
-    recorder = Recorder(tmp_path / "run", "watched", [Member(name="a", n_rows=30)])
+    recorder = Recorder(tmp_path / "run", "watched", [PartyFacts(name="a", n_rows=30)])
     fit = simfl.train(halves, n_trees=4, random_state=0, callbacks=[recorder, Look()])
     assert seen[0] == ("running", 1)
     done = RunRecord.load(tmp_path / "run")
@@ -284,7 +286,29 @@ def test_the_watched_page_follows_the_run(browser, records, tmp_path):
         msgspec.structs.replace(run, title="after").save(tmp_path)
         page.wait_for_function("document.querySelector('h1').textContent !== 'before'", timeout=10_000)
         assert page.text_content("h1") == "after"
+        (tmp_path / "run.json").rename(tmp_path / "elsewhere")
+        page.wait_for_function("document.body.textContent.includes('There is no run at')", timeout=10_000)
+        (tmp_path / "elsewhere").rename(tmp_path / "run.json")
+        page.wait_for_function("document.querySelector('h1')", timeout=10_000)
         page.close()
+        server.shutdown()
+
+
+def test_the_server_says_when_the_run_is_gone_and_shows_it_when_it_is_back(served, records, tmp_path):
+    (tmp_path / "run.json").unlink()
+    for path in ("", "version", "run.json"):
+        with pytest.raises(urllib.error.HTTPError, match="503") as gone:
+            urllib.request.urlopen(f"{served}/{path}")
+        assert str(tmp_path) in gone.value.read().decode()
+    records["numbers"].save(tmp_path)
+    assert "<h1>A test</h1>" in urllib.request.urlopen(f"{served}/").read().decode()
+
+
+def test_the_record_itself_can_be_watched(records, tmp_path):
+    path = records["numbers"].save(tmp_path)
+    with serve(path, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert urllib.request.urlopen(f"http://localhost:{server.server_address[1]}/version").read().isdigit()
         server.shutdown()
 
 

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import numpy as np
 from rich.table import Table as RichTable
 
 from simfl.arrays import Doubles
 from simfl.errors import DataError, FileError
+from simfl.report.bootstrap import interval
 from simfl.report.record import AuditResult
 
 Matching = Literal["shared", "blind"]
 Ids = Literal["linked", "fresh"]
 Role = Literal["hub", "hub with a sample", "builder", "other party", "outsider"]
 
-RESAMPLES = 1000
 TITLES: dict[str, str] = {
     "rows_from_codes": "Rows, from hash values",
     "members_from_codes": "Who is in the table, from hash values",
@@ -175,15 +174,3 @@ def finding(
         sentence=sentence.format(success=f"{success.mean():.1%}", guess=f"{guess.mean():.1%}"),
         details={name: round(value, 6) for name, value in details.items()},
     )
-
-
-def interval(values: Doubles, seed: int = 0) -> tuple[float, float]:
-    """The middle 95 % of the means of resampled values (bootstrap).
-
-    >>> interval(np.array([0.25] * 50))
-    (0.25, 0.25)
-    """
-    rng = np.random.default_rng([seed, 27])
-    means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)

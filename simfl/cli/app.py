@@ -107,7 +107,7 @@ def demo(
             if number == 0:
                 _introduce(stage.parties)
             status.update(f"training: split {number + 1} of {DEMO_SPLITS}")
-            runs.append((stage, simulation.play(stage, params, callbacks=[])))
+            runs.append((stage, comparison.compare(stage.parties, stage.held_out, params, callbacks=[])))
     results = comparison.mean([compared.results for _, compared in runs])
     n_held_out = len(stage.held_out.y)
     title = f"{trees} trees, {recipe} recipe, {n_held_out} held-out rows, mean of {DEMO_SPLITS} splits"
@@ -177,10 +177,14 @@ def simulate(
         "objective": chosen,
     }
     home, title = run or Path("runs") / file.stem, f"{file.name} in {len(stage.parties)} parties"
-    callbacks = [Recorder(home, title, simulation.members(stage), _command())] if report else []
+    callbacks = [Recorder(home, title, stage.party_facts(), _command())] if report else []
     with console.status("starting") as status:
-        compared = simulation.play(
-            stage, params, watch=lambda method: status.update(f"training: {method}"), callbacks=callbacks
+        compared = comparison.compare(
+            stage.parties,
+            stage.held_out,
+            params,
+            tell=lambda model: status.update(f"training: {model}"),
+            callbacks=callbacks,
         )
     words = f"{params['n_trees']} trees, {params['recipe']} recipe, scores on {n_held_out} held-out rows"
     console.print(comparison.table(compared.results, words))
@@ -190,12 +194,12 @@ def simulate(
 
 
 def _report(
-    stage: simulation.Stage, compared: comparison.Comparison, run: Path, title: str, began: float, notes: list[str]
+    stage: simulation.Simulation, compared: comparison.Comparison, run: Path, title: str, began: float, notes: list[str]
 ) -> None:
     from simfl.report import page as reports  # only now: charts take a second to load
 
     with console.status("writing the report"):
-        found = simulation.record_of(stage, compared, title=title, command=_command(), began=began)
+        found = stage.record(compared, title=title, command=_command(), began=began)
         msgspec.structs.replace(found, notes=notes).save(run)
         path = reports.write(run)
     console.print(f"Report: {path} (open it in a browser)", soft_wrap=True)

@@ -33,7 +33,7 @@ from simfl.params import TrainParams, cores
 from simfl.party import Party
 from simfl.privacy.keys import Identity
 from simfl.privacy.observed import shows
-from simfl.report import assemble as results
+from simfl.report import assemble
 from simfl.report.record import RunRecord
 from simfl.storage import write_atomically
 from simfl.transport.flare import FlareTransport, HubEnd, SiteEnd
@@ -72,9 +72,8 @@ class HubSite(HubEnd):
         self.study = parse_study(self.order.study)
         self.patience, self.run = self.study.patience, self.order.run
         self.watch = _Watch()
-        self.begun = time.perf_counter()
         self.greetings: dict[str, msg.Greeting] = {}
-        self.started_anew = False
+        self.restarted = False
         self.before: dict[str, int] = {}  # what the messages of stage 1 showed, if that was before this start
         self.result: dict[str, bytes] = {}
         self.collected = threading.Event()
@@ -101,7 +100,7 @@ class HubSite(HubEnd):
             prepared = self._prepare(transport, folder)
             self.watch.stage = "training"
             journal = Journal(folder / "journal")
-            self.started_anew = bool(journal.entries)
+            self.restarted = bool(journal.entries)
             params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
             try:
                 training = hub.train(transport, prepared, params, [self.watch], journal, self.study.least)
@@ -121,7 +120,7 @@ class HubSite(HubEnd):
         known = msgspec.json.decode(record, type=RunRecord)
         questions = {
             party: msg.TakeModel(
-                model=model, history=history, record=msgspec.json.encode(results.for_party(known, party))
+                model=model, history=history, record=msgspec.json.encode(assemble.for_party(known, party))
             )
             for party in transport.parties
         }
@@ -178,25 +177,20 @@ class HubSite(HubEnd):
                 delta=None if training.params.epsilon is None else training.params.delta,
             ),
         )
+        missed = missed_trees(journal.entries)
         history = {
             "run": self.order.run,
             "rows": dict(zip(prepared.parties, prepared.n_rows, strict=True)),
             "trees": training.history,
-            "missed": missed_trees(journal.entries),
+            "missed": missed,
             "traffic": transport.traffic.since(None),
         }
         write_atomically(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
-        results.of_hub(
-            training,
-            model,
-            transport.traffic,
-            journal,
-            self.study,
-            self.greetings,
-            self.begun,
-            before=self.before,
-            started_anew=self.started_anew or bool(self.before),
-        ).save(folder)
+        finished = assemble.FinishedTraining(
+            self.study.name, prepared, training.params, model, transport.traffic, self.before
+        )
+        restarted = self.restarted or bool(self.before)
+        assemble.at_hub(finished, missed, self.greetings, restarted=restarted).save(folder)
         # What depends on the clock stays out of the model: the same trees, the same file.
         model.save(folder / "model.ubj", history=False)
 
@@ -327,7 +321,8 @@ class PartySite(SiteEnd):
         if self.party is not None and self.study is not None:
             try:
                 trained = models.load(folder / "model.ubj")
-                record = results.of_party(record, self.party, trained, self.study, self.journal)
+                answered = list(self.journal.of(Answered)) if self.journal else []
+                record = assemble.at_party(record, self.party, trained, self.study.parameters, answered)
             except Exception as error:  # noqa: BLE001 - the model is here; its training does not fail for a figure
                 note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
                 record = msgspec.structs.replace(record, notes=[note])

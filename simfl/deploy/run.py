@@ -37,7 +37,7 @@ from simfl.params import guarded_columns
 from simfl.party import Party
 from simfl.privacy.observed import Protection, protections
 from simfl.privacy.tokens import secret_of
-from simfl.report.record import Member, Recorder, RunRecord
+from simfl.report.record import PartyFacts, Recorder, RunRecord
 from simfl.storage import write_atomically
 from simfl.transport import flare
 from simfl.transport.local import LocalTransport
@@ -233,7 +233,7 @@ class Progress:
     @contextlib.contextmanager
     def recording(self, study: Study, folder: Path) -> Iterator[None]:
         """Keep run.json up to date, for `simfl watch`, until the hub's own record takes its place."""
-        recorder = Recorder(folder, study.name, [Member(name=party, n_rows=0) for party in study.parties])
+        recorder = Recorder(folder, study.name, [PartyFacts(name=party, n_rows=0) for party in study.parties])
         known = RunRecord.load(folder).history if (folder / "run.json").exists() else []
         recorder.before_training(study.parties, study.params()[1])
         recorder.record = msgspec.structs.replace(recorder.record, history=known)

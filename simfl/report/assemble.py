@@ -1,7 +1,7 @@
-"""The record of a training between machines: what the hub knows of it, and what a party adds from its own rows.
+"""Puts the record of a finished training together, from what the hub knows and what a party adds from its own rows.
 
 The hub has no rows, so its record has no gains. Each party measures its own gain on the rows that it set aside, and
-nobody else is told.
+sends it to nobody.
 """
 
 from __future__ import annotations
@@ -9,122 +9,163 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 import xgboost as xgb
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from simfl import baselines
 from simfl.data.schema import xgboost_types
-from simfl.deploy.study import Study
-from simfl.hub import Training
-from simfl.hub.journal import Answered, Journal, missed_trees
+from simfl.hub import Prepared
 from simfl.messages import Greeting
 from simfl.model import Model
-from simfl.params import guarded_columns
-from simfl.party import Party
+from simfl.params import TrainParams, guarded_columns, prepare_params, split
+from simfl.party import Session
+from simfl.party.journal import Answered
 from simfl.privacy.observed import protections
-from simfl.report import evaluation, record
+from simfl.report import evaluation
 from simfl.report.evaluation import HeldOut
-from simfl.report.record import Member, RunRecord
-from simfl.transport.base import Traffic
+from simfl.report.record import Exchange, PartyFacts, RunRecord, Similarity, versions
+from simfl.transport.base import Hop, Traffic
+
+MOST_EXCHANGES = 5000  # of a timeline: more could not be seen
+NO_GAINS = "The hub has no rows: what each party gains over being alone is in the report at that party."
+RESTARTED = "The hub was restarted during this training: traffic and timeline begin with its last start."
+NOTHING_ASIDE = "No rows were set aside here (validation_fraction), so the gain over being alone was not measured."
 
 
-def of_hub(
-    training: Training,
-    model: Model,
-    traffic: Traffic,
-    journal: Journal,
-    study: Study,
+@dataclass(frozen=True)
+class FinishedTraining:
+    """What the hub has in hand after a training: every record begins with it."""
+
+    title: str
+    prepared: Prepared
+    params: TrainParams
+    model: Model
+    traffic: Traffic
+    shown_before: Mapping[str, int] = field(default_factory=dict)  # by messages that `traffic` has not counted
+
+    def record(self) -> RunRecord:
+        """All that is known without rows."""
+        prepared, model = self.prepared, self.model
+        seconds = prepared.seconds + sum(r.seconds for r in model.history)
+        sizes = zip(prepared.parties, prepared.n_rows, prepared.n_validation_rows, strict=True)
+        shown = self.traffic.evidence() + Counter(self.shown_before)
+        return RunRecord(
+            title=self.title,
+            status="finished",
+            started=datetime.fromtimestamp(time.time() - seconds, UTC).isoformat(timespec="seconds"),
+            seconds=seconds,
+            objective=self.params.objective,
+            n_trees=model.n_trees,
+            parties=[PartyFacts(name=name, n_rows=n, n_held_out=aside) for name, n, aside in sizes],
+            metric=evaluation.main_metric(model),
+            history=model.history,
+            similarity=_similarity(prepared),
+            traffic=self.traffic.since(None),
+            timeline=_timeline(self.traffic.hops),
+            protections=protections(shown, guarded_columns(prepared.params, prepared.n_features)),
+            importance=evaluation.importance(model, None),
+            settings=to_builtins(prepared.params) | to_builtins(self.params),
+            versions=versions(),
+        )
+
+
+def _similarity(prepared: Prepared) -> Similarity | None:
+    """What stage 1 found, as far as it may be shown: averages and counts."""
+    if not prepared.equal_hashes:
+        return None
+    return Similarity(
+        n_hashes=prepared.n_hashes,
+        bucket_width=prepared.bucket_width,
+        n_neighbors=prepared.params.n_neighbors or 0,
+        equal_hashes=prepared.equal_hashes,
+        most_uses=prepared.most_uses,
+    )
+
+
+def _timeline(hops: Sequence[Hop]) -> list[Exchange]:
+    """Who did what when, in seconds since the first question."""
+    begun = min((hop.begun for hop in hops), default=0.0)
+    return [
+        Exchange(party=h.party, kind=h.kind, begin=round(h.begun - begun, 4), seconds=round(h.seconds, 4))
+        for h in hops[:MOST_EXCHANGES]
+    ]
+
+
+# --- between machines ------------------------------------------------------------------------------------------------
+
+
+def at_hub(
+    training: FinishedTraining,
+    missed: Mapping[str, Sequence[int]],
     greetings: Mapping[str, Greeting],
-    begun: float,
     *,
-    before: Mapping[str, int],
-    started_anew: bool,
+    restarted: bool,
 ) -> RunRecord:
-    """All that the hub knows.
-
-    `begun`: when the hub was started, by the clock of `time.perf_counter`. `before`: what the messages of stage 1
-    showed, if that was before this start.
-    """
-    prepared = training.prepared
-    seconds = prepared.seconds + sum(r.seconds for r in training.history)
-    missed = missed_trees(journal.entries)
-    sizes = zip(prepared.parties, prepared.n_rows, prepared.n_validation_rows, strict=True)
-    return RunRecord(
-        title=study.name,
-        status="finished",
-        started=datetime.fromtimestamp(time.time() - seconds, UTC).isoformat(timespec="seconds"),
-        seconds=seconds,
-        objective=training.params.objective,
-        n_trees=model.n_trees,
-        parties=[
-            Member(name=name, n_rows=n, n_held_out=aside, dropped=_missed(missed.get(name, [])))
-            for name, n, aside in sizes
-        ],
-        metric=evaluation.main_metric(model),
-        history=training.history,
-        similarity=record.similarity(prepared, {}),
-        traffic=traffic.since(None),
-        timeline=record.timeline(traffic.hops, begun),
-        protections=protections(
-            traffic.observed() + Counter(before), guarded_columns(prepared.params, prepared.n_features)
-        ),
-        importance=evaluation.importance(model, None),
-        settings=record.settings(prepared.params, training.params),
-        versions=record.versions() | {f"at {party}": _installed(reply) for party, reply in greetings.items()},
-        notes=[NO_GAINS, *[STARTED_ANEW] * started_anew],
+    """The record that the hub keeps. `missed`: the trees that a party had no part in."""
+    known = training.record()
+    installed = {f"at {party}": _installed(greeting) for party, greeting in greetings.items()}
+    return replace(
+        known,
+        parties=[replace(party, dropped=_missed(missed.get(party.name, []))) for party in known.parties],
+        versions=known.versions | installed,
+        notes=[NO_GAINS, *[RESTARTED] * restarted],
     )
 
 
 def _missed(trees: Sequence[int]) -> str | None:
-    """Which trees a party had no part in, in words."""
     if not trees:
         return None
     return f"had no part in {len(trees)} trees, from number {trees[0] + 1} to {trees[-1] + 1}"
 
 
-def _installed(reply: Greeting) -> str:
-    return ", ".join(f"{name} {number}" for name, number in reply.versions.items())
-
-
-NO_GAINS = "The hub has no rows: what each party gains over being alone is in the report at that party."
-STARTED_ANEW = "The hub was started anew during this training: traffic and time line begin with its last start."
+def _installed(greeting: Greeting) -> str:
+    return ", ".join(f"{name} {number}" for name, number in greeting.versions.items())
 
 
 def for_party(known: RunRecord, party: str) -> RunRecord:
-    """What a party may be told of it: of the others, no more than it knows already."""
+    """The part of the hub's record that this party may see: of the others, no more than it knows already."""
     alike = known.similarity
     if alike is not None:
-        own = {name: value for name, value in alike.equal_hashes.items() if name == party}
-        uses = {name: value for name, value in alike.most_uses.items() if name == party}
-        alike = msgspec.structs.replace(alike, equal_hashes=own, most_uses=uses)
-    return msgspec.structs.replace(
+        alike = replace(alike, equal_hashes=_only(party, alike.equal_hashes), most_uses=_only(party, alike.most_uses))
+    return replace(
         known,
         similarity=alike,
-        traffic={name: value for name, value in known.traffic.items() if name == party},
-        timeline=[hop for hop in known.timeline if hop.party == party],
+        traffic=_only(party, known.traffic),
+        timeline=[exchange for exchange in known.timeline if exchange.party == party],
         versions={n: v for n, v in known.versions.items() if not n.startswith("at ") or n == f"at {party}"},
     )
 
 
-def of_party(known: RunRecord, party: Party, model: Model, study: Study, journal: Journal | None) -> RunRecord:
-    """The same with what a party can tell: what it has really sent, and its own gain over being alone."""
-    changes: dict[str, Any] = {"title": f"{known.title}, as {party.name} sees it"}
-    answered = list(journal.of(Answered)) if journal else []
+def _only(party: str, by_party: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in by_party.items() if name == party}
+
+
+def at_party(
+    known: RunRecord, session: Session, model: Model, parameters: dict[str, Any], answered: Sequence[Answered]
+) -> RunRecord:
+    """The record that a party keeps: what it has really sent, and its own gain over being alone.
+
+    `parameters` are those of the study; `answered` is what the party's journal says it has sent.
+    """
+    notes = [note for note in known.notes if note != NO_GAINS]
+    record = replace(known, title=f"{known.title}, as {session.name} sees it", notes=notes)
     if answered:
-        guarded = guarded_columns(study.params()[0], party.rows.X.shape[1])
-        changes["protections"] = protections(Counter(fact for entry in answered for fact in entry.shows), guarded)
-        changes["traffic"] = {party.name: _traffic(answered)}
-        changes["timeline"] = []
-    aside = party.validation_rows
-    if aside is None or not len(aside.y):
-        note = "No rows were set aside here (validation_fraction), so that the gain over being alone was not measured."
-        return msgspec.structs.replace(known, **changes, notes=[note, *(n for n in known.notes if n != NO_GAINS)])
-    changes["notes"] = [note for note in known.notes if note != NO_GAINS]
-    return msgspec.structs.replace(known, **changes | _measured(party, model, study))
+        guarded = guarded_columns(prepare_params(**split(parameters)[0]), session.split.n_features)
+        shown = Counter(fact for entry in answered for fact in entry.shows)
+        traffic = {session.name: _traffic(answered)}
+        record = replace(record, protections=protections(shown, guarded), traffic=traffic, timeline=[])
+    if session.split.validation is None:
+        return replace(record, notes=[NOTHING_ASIDE, *notes])
+    classes = None if model.classes is None else model.classes.tolist()
+    own = {session.name: session.split}
+    alone = baselines.xgboost_model(own, classes, parameters | {"n_jobs": session.n_jobs})
+    return _with_gains(record, session, model, alone)
 
 
 def _traffic(answered: Sequence[Answered]) -> dict[str, dict[str, int]]:
@@ -136,22 +177,23 @@ def _traffic(answered: Sequence[Answered]) -> dict[str, dict[str, int]]:
     return {"received": dict(received), "sent": dict(sent)}
 
 
-def _measured(party: Party, model: Model, study: Study) -> dict[str, Any]:
-    """The party's own model against the shared one, on the rows that it set aside."""
-    aside = party.validation_rows
+def _with_gains(record: RunRecord, session: Session, shared: Model, alone: Model) -> RunRecord:
+    """The party's own model against the shared one, on the rows that the party set aside."""
+    name, trained, aside = session.name, session.split.training, session.split.validation
     if aside is None:
-        return {}
-    classes = None if model.classes is None else model.classes.tolist()
-    alone = baselines.xgboost_model([party], classes, study.parameters | {"n_jobs": party.n_jobs})
-    names = {"feature_names": model.feature_names, "nthread": party.n_jobs, **xgboost_types(model.schema)}
-    X, own_X = (xgb.DMatrix(rows.X, **names) for rows in (aside, party.training_rows))
-    held_out = HeldOut(X, aside.y, np.full(len(aside.y), party.name))
-    own = {party.name: (own_X, party.training_rows.y)}
-    found = [("SimFL", None, model), ("SOLO", party.name, alone)]
-    return {
-        "gains": [g for g in evaluation.gains({party.name: alone}, model, held_out, own) if g.rows == party.name],
-        "curves": [c for name, whose, m in found for c in evaluation.curves(name, whose, m, held_out, [party.name])],
-        "roc": [p for name, whose, m in found for p in evaluation.roc(name, whose, m, held_out)],
-        "calibration": [p for name, whose, m in found for p in evaluation.calibration(name, whose, m, held_out)],
-        "importance": evaluation.importance(model, X),
-    }
+        return record
+    columns = {"feature_names": shared.feature_names, "nthread": session.n_jobs, **xgboost_types(shared.schema)}
+    X, own_X = (xgb.DMatrix(rows.X, **columns) for rows in (aside, trained))
+    held_out = HeldOut(X, aside.y, np.full(len(aside.y), name))
+    gains = evaluation.gains({name: alone}, shared, held_out, {name: (own_X, trained.y)})
+    models: evaluation.Models = {("SimFL", None): shared, ("SOLO", name): alone}
+    return replace(
+        record,
+        gains=[gain for gain in gains if gain.rows == name],
+        curves=[
+            curve for (how, whose), m in models.items() for curve in evaluation.curves(how, whose, m, held_out, [name])
+        ],
+        roc=evaluation.roc(models, held_out),
+        calibration=evaluation.calibration(models, held_out),
+        importance=evaluation.importance(shared, X),
+    )

@@ -1,7 +1,7 @@
-"""How good a model is on held-out rows: gains with intervals, learning curves, ROC, calibration, importance.
+"""How good a model is on held-out rows: scores, gains with intervals, learning curves, ROC, calibration, importance.
 
-Everything here reads rows, so it runs where the rows are: in a simulation for all parties, else at each party for its
-own.
+Everything here reads rows, so it runs where the rows are: in a simulation for all parties, otherwise at each party for
+its own.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from typing import Any
 
 import numpy as np
 import xgboost as xgb
-from sklearn.metrics import roc_curve
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from simfl.arrays import AnyArray, Doubles
 from simfl.model import Model
+from simfl.report.bootstrap import middle, resampled_means
 from simfl.report.record import Curve, Gain, Importance, Points
 
-RESAMPLINGS = 1000
+Models = Mapping[tuple[str, str | None], Model]  # by method, and party (None: all share the model)
+Losses = dict[str, Doubles]  # by metric: one number per held-out row
 SMALLEST = 1e-15  # the probability of a class that a model thinks impossible
 SHAP_ROWS = 2000
 CURVE_POINTS = 30
 ROC_POINTS = 200
 CALIBRATION_BINS = 10
-_CELLS = 4_000_000  # of one block of resamplings
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,18 @@ class HeldOut:
         return self._places[classes]
 
 
-# --- losses of single rows -------------------------------------------------------------------------------------------
+# --- losses and scores -----------------------------------------------------------------------------------------------
 
 
-def losses(model: Model, prediction: AnyArray, held_out: HeldOut) -> dict[str, Doubles]:
+def losses(model: Model, prediction: AnyArray, held_out: HeldOut) -> Losses:
     """Per row: log loss and error of a classifier, or the squared error of a regressor."""
     if model.classes is None:
         return {"rmse": (prediction.astype(np.float64) - held_out.y.astype(np.float64)) ** 2}
-    p, number = _two_columns(prediction), held_out.places(model)
-    given = np.where(number >= 0, p[np.arange(len(number)), number], SMALLEST)
+    p, place = _two_columns(prediction), held_out.places(model)
+    given = np.where(place >= 0, p[np.arange(len(place)), place], SMALLEST)  # a class that no party has is missed
     return {
         "logloss": -np.log(np.clip(given, SMALLEST, 1.0)),
-        "error": (p.argmax(axis=1) != number).astype(np.float64),
+        "error": (p.argmax(axis=1) != place).astype(np.float64),
     }
 
 
@@ -88,48 +89,59 @@ def main_metric(model: Model) -> str:
     return "rmse" if model.classes is None else "logloss"
 
 
+def scores(model: Model, held_out: HeldOut) -> dict[str, float | None]:
+    """Error, log loss and AUC of a classifier, or the root mean square error of a regressor; the others are None."""
+    found: dict[str, float | None] = dict.fromkeys(("error", "logloss", "auc", "rmse"))
+    prediction = model.predict(held_out.X) if model.classes is None else model.predict_proba(held_out.X)
+    for metric, each in losses(model, prediction, held_out).items():
+        found[metric] = float(finish(metric, each.mean()))
+    if model.classes is not None:
+        found["auc"] = _auc(held_out.places(model), np.clip(prediction.astype(np.float64), SMALLEST, 1.0))
+    return found
+
+
+def _auc(place: AnyArray, p: Doubles) -> float | None:
+    if place.min() < 0 or len(np.unique(place)) != p.shape[1]:
+        return None  # not defined where the held-out rows lack a class
+    if p.shape[1] == 2:
+        return float(roc_auc_score(place, p[:, 1]))
+    return float(roc_auc_score(place, p / p.sum(axis=1, keepdims=True), multi_class="ovr"))
+
+
 # --- gains -----------------------------------------------------------------------------------------------------------
 
 
 def gains(
-    alone: Mapping[str, Model],
-    together: Model,
-    held_out: HeldOut,
-    own_rows: Mapping[str, tuple[Any, AnyArray]],
-    seed: int = 0,
+    alone: Mapping[str, Model], together: Model, held_out: HeldOut, own_rows: Mapping[str, tuple[Any, AnyArray]]
 ) -> list[Gain]:
     """What every party gains over being alone: on everybody's held-out rows, and on its own.
 
     On its own rows the shared model is taken as it is, and adjusted to the rows that the party has trained on.
     """
-    ours = losses(together, _predict(together, held_out.X), held_out)
-    theirs = {party: losses(model, _predict(model, held_out.X), held_out) for party, model in alone.items()}
-    pairs = [(party, metric, theirs[party][metric], ours[metric]) for party in theirs for metric in ours]
-    found = _gains(pairs, None, held_out, seed)
+    shared = _losses(together, held_out)
+    theirs = {party: _losses(model, held_out) for party, model in alone.items()}
+    found = _gains(theirs, shared, held_out, None)
     for party in theirs:
-        mine = [pair for pair in pairs if pair[0] == party]
-        found += _gains(mine, party, held_out, seed)
-        fitted = together.adjusted(*own_rows[party])
-        better = losses(fitted, _predict(fitted, held_out.X), held_out)
-        found += _gains([(p, m, before, better[m]) for p, m, before, _ in mine], party, held_out, seed, adjusted=True)
+        own, adjusted = {party: theirs[party]}, _losses(together.adjusted(*own_rows[party]), held_out)
+        found += _gains(own, shared, held_out, party)
+        found += _gains(own, adjusted, held_out, party, adjusted=True)
     return found
 
 
+def _losses(model: Model, held_out: HeldOut) -> Losses:
+    return losses(model, _predict(model, held_out.X), held_out)
+
+
 def _gains(
-    pairs: list[tuple[str, str, Doubles, Doubles]],
-    rows: str | None,
-    held_out: HeldOut,
-    seed: int,
-    *,
-    adjusted: bool = False,
+    alone: Mapping[str, Losses], together: Losses, held_out: HeldOut, rows: str | None, *, adjusted: bool = False
 ) -> list[Gain]:
     mask = held_out.of(rows)
     if not mask.any():
         return []
-    before = np.column_stack([alone[mask] for _, _, alone, _ in pairs])
-    after = np.column_stack([together[mask] for _, _, _, together in pairs])
-    metrics = [metric for _, metric, _, _ in pairs]
-    low, high = intervals(metrics, before, after, seed)
+    pairs = [(party, metric) for party in alone for metric in together]
+    before = np.column_stack([alone[party][metric][mask] for party, metric in pairs])
+    after = np.column_stack([together[metric][mask] for _, metric in pairs])
+    low, high = intervals([metric for _, metric in pairs], before, after)
     return [
         Gain(
             party=party,
@@ -143,12 +155,12 @@ def _gains(
             high=float(high[i]),
             n_rows=len(before),
         )
-        for i, (party, metric, _, _) in enumerate(pairs)
+        for i, (party, metric) in enumerate(pairs)
     ]
 
 
-def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles, seed: int = 0) -> tuple[Doubles, Doubles]:
-    """The middle 95 % of the gains when the same rows are drawn anew, with replacement, for both models.
+def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tuple[Doubles, Doubles]:
+    """The middle 95 % of the gains when the same rows are drawn again, with replacement, for both models.
 
     Columns are losses of rows, one column per gain.
 
@@ -156,24 +168,16 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles, seed: i
     >>> low.round(6), high.round(6)
     (array([1.]), array([1.]))
     """
-    rng, n = np.random.default_rng(seed), len(alone)
-    both = np.hstack([alone, together])
-    means = np.empty((RESAMPLINGS, both.shape[1]))
-    for begin in range(0, RESAMPLINGS, block := max(1, _CELLS // n)):
-        size = min(block, RESAMPLINGS - begin)
-        drawn = rng.integers(0, n, (size, n)) + np.arange(size)[:, None] * n
-        times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
-        means[begin : begin + size] = times @ both / n
-    rooted = np.where(np.array([*metrics, *metrics]) == "rmse", np.sqrt(means), means)
-    low, high = np.percentile(rooted[:, : len(metrics)] - rooted[:, len(metrics) :], (2.5, 97.5), axis=0)
-    return low, high
+    means = resampled_means(np.hstack([alone, together]), np.random.default_rng(0))
+    values = np.where(np.array([*metrics, *metrics]) == "rmse", np.sqrt(means), means)
+    return middle(values[:, : len(metrics)] - values[:, len(metrics) :])
 
 
 # --- curves ----------------------------------------------------------------------------------------------------------
 
 
 def curves(method: str, party: str | None, model: Model, held_out: HeldOut, rows: list[str | None]) -> list[Curve]:
-    """The main metric after so many trees, on the held-out rows of each of these parties (None: all)."""
+    """The main metric against the number of trees, on the held-out rows of each of these parties (None: all)."""
     metric = main_metric(model)
     if None not in rows:
         held_out = held_out.part(rows)
@@ -191,42 +195,40 @@ def curves(method: str, party: str | None, model: Model, held_out: HeldOut, rows
     ]
 
 
-def roc(method: str, party: str | None, model: Model, held_out: HeldOut) -> list[Points]:
-    """False against true positives of a two-class model, thinned out to what a picture can show."""
-    if model.classes is None or len(model.classes) != 2:
-        return []
-    number = held_out.places(model)
-    if set(number.tolist()) != {0, 1}:
-        return []
-    false, true, _ = roc_curve(number, _predict(model, held_out.X))
-    at = np.unique(np.linspace(0, len(false) - 1, min(ROC_POINTS, len(false))).round().astype(int))
-    return [Points(method=method, party=party, x=_short(false[at]), y=_short(true[at]))]
+def roc(models: Models, held_out: HeldOut) -> list[Points]:
+    """False against true positives of every two-class model, with as many points as a picture can show."""
+    found = []
+    for (method, party), model in models.items():
+        place = held_out.places(model)
+        if model.classes is None or len(model.classes) != 2 or set(place.tolist()) != {0, 1}:
+            continue
+        false, true, _ = roc_curve(place, _predict(model, held_out.X))
+        at = np.unique(np.linspace(0, len(false) - 1, min(ROC_POINTS, len(false))).round().astype(int))
+        found.append(Points(method=method, party=party, x=_short(false[at]), y=_short(true[at])))
+    return found
 
 
-def calibration(method: str, party: str | None, model: Model, held_out: HeldOut) -> list[Points]:
-    """Predicted against observed, in groups of as many rows each.
+def calibration(models: Models, held_out: HeldOut) -> list[Points]:
+    """Predicted against observed for every model, in groups of equal size by prediction."""
+    found = []
+    for (method, party), model in models.items():
+        predicted, observed = _predicted_and_observed(model, held_out)
+        order = np.argsort(predicted, kind="stable")
+        groups = [rows for rows in np.array_split(order, CALIBRATION_BINS) if len(rows)]
+        x, y = (_short([values[rows].mean() for rows in groups]) for values in (predicted, observed))
+        found.append(Points(method=method, party=party, x=x, y=y, weights=[len(rows) for rows in groups]))
+    return found
 
-    Two classes: the probability of the second; more: that of the likeliest; regression: the number itself.
-    """
+
+def _predicted_and_observed(model: Model, held_out: HeldOut) -> tuple[Doubles, Doubles]:
+    """Two classes: the probability of the second; more: that of the likeliest; regression: the number itself."""
     prediction = _predict(model, held_out.X).astype(np.float64)
     if model.classes is None:
-        predicted, observed = prediction, held_out.y.astype(np.float64)
-    else:
-        p, number = _two_columns(prediction), held_out.places(model)
-        if len(model.classes) == 2:
-            predicted, observed = p[:, 1], (number == 1).astype(np.float64)
-        else:
-            predicted, observed = p.max(axis=1), (p.argmax(axis=1) == number).astype(np.float64)
-    groups = [rows for rows in np.array_split(np.argsort(predicted, kind="stable"), CALIBRATION_BINS) if len(rows)]
-    return [
-        Points(
-            method=method,
-            party=party,
-            x=_short(np.array([predicted[rows].mean() for rows in groups])),
-            y=_short(np.array([observed[rows].mean() for rows in groups])),
-            weights=[len(rows) for rows in groups],
-        )
-    ]
+        return prediction, held_out.y.astype(np.float64)
+    p, place = _two_columns(prediction), held_out.places(model)
+    if len(model.classes) == 2:
+        return p[:, 1], (place == 1).astype(np.float64)
+    return p.max(axis=1), (p.argmax(axis=1) == place).astype(np.float64)
 
 
 def importance(model: Model, X: Any) -> list[Importance]:
@@ -259,5 +261,5 @@ def _predict(model: Model, X: Any) -> AnyArray:
     return prediction
 
 
-def _short(values: AnyArray) -> list[float]:
+def _short(values: Sequence[float] | AnyArray) -> list[float]:
     return [round(float(value), 6) for value in values]

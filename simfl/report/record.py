@@ -1,7 +1,7 @@
 """What is known of a run, as one JSON file: `run.json` in the run's folder.
 
-Whoever runs a training writes it (the demonstration, a simulation, an engine); the report only reads it. Every part
-but the first few may be missing: a run across machines knows no pooled model, a run that is going on no scores.
+Whoever runs a training writes it (a simulation, the hub, a party); the report only reads it. Every part but the first
+few may be missing: a run between machines has no pooled model, a run that is going on has no scores.
 """
 
 from __future__ import annotations
@@ -19,21 +19,18 @@ import msgspec
 
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import FileError
-from simfl.hub import Prepared
-from simfl.params import PrepareParams, TrainParams
+from simfl.params import TrainParams
 from simfl.privacy.observed import Protection
 from simfl.storage import write_atomically
-from simfl.transport import base as transport
 
 FILE = "run.json"
 FORMAT = 1
-MOST_HOPS = 5000  # of a time line: more could not be seen
-SECONDS_BETWEEN = 1.0  # two writings of a run that goes on
+SECONDS_BETWEEN = 1.0  # two writings of a run that is going on
 Status = Literal["running", "finished", "stopped"]
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A party. `dropped` says when and why it left the run early."""
+class PartyFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a party. `dropped` says when and why it left the run early."""
 
     name: str
     n_rows: int
@@ -67,7 +64,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A metric after so many trees."""
+    """A metric against the number of trees."""
 
     method: str
     party: str | None
@@ -98,7 +95,7 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uses: dict[str, list[int]] = {}  # party -> how many of its rows were found 0, 1, 2-3, 4-7, ... times by all others
 
 
-class Hop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question to a party and its answer."""
 
     party: str
@@ -108,7 +105,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an attack on one's own data found."""
+    """What an attack on this party's own data found."""
 
     attack: str
     value: str
@@ -134,7 +131,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float
     objective: str
     n_trees: int
-    parties: list[Member]
+    parties: list[PartyFacts]
     format: int = FORMAT
     command: str | None = None
     metric: str | None = None  # the one that the headline speaks of
@@ -146,7 +143,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     calibration: list[Points] = []
     similarity: Similarity | None = None
     traffic: dict[str, dict[str, dict[str, int]]] = {}
-    timeline: list[Hop] = []
+    timeline: list[Exchange] = []
     protections: list[Protection] = []
     audit: list[AuditResult] = []
     importance: list[Importance] = []
@@ -155,12 +152,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notes: list[str] = []
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `run.json` into a folder, which is made if need be. Whole or not at all."""
+        """Write `run.json` into a folder, which is created if need be. All of it or nothing."""
         path = Path(folder) / FILE
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FileError(f"The folder {folder} cannot be made: {error.strerror}.") from None
+            raise FileError(f"The folder {folder} cannot be created: {error.strerror}.") from None
         write_atomically(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
         return path
 
@@ -180,42 +177,15 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def versions() -> dict[str, str]:
-    """What it all ran on."""
+    """The versions of what it ran on."""
     found = {"Python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     return {name: version(name) for name in ("simfl", "xgboost", "numpy", "numba")} | found
-
-
-def similarity(about: Prepared, uses: dict[str, list[int]]) -> Similarity | None:
-    """What stage 1 found, as far as it may be shown: averages and counts."""
-    if not about.equal_hashes:
-        return None
-    return Similarity(
-        n_hashes=about.n_hashes,
-        bucket_width=about.bucket_width,
-        n_neighbors=about.params.n_neighbors or 0,
-        equal_hashes=about.equal_hashes,
-        most_uses=about.most_uses,
-        uses=uses,
-    )
-
-
-def timeline(hops: Sequence[transport.Hop], begun: float) -> list[Hop]:
-    """Who did what when, in seconds since the run began."""
-    return [
-        Hop(party=h.party, kind=h.kind, begin=round(h.begun - begun, 4), seconds=round(h.seconds, 4))
-        for h in hops[:MOST_HOPS]
-    ]
-
-
-def settings(prepare: PrepareParams, train: TrainParams) -> dict[str, Any]:
-    """All parameters, as they were used."""
-    return dict(msgspec.to_builtins(prepare) | msgspec.to_builtins(train))
 
 
 class Recorder(Callback):
     """Writes what is known so far into a run's folder, at most once a second."""
 
-    def __init__(self, folder: Path, title: str, parties: Sequence[Member], command: str | None = None) -> None:
+    def __init__(self, folder: Path, title: str, parties: Sequence[PartyFacts], command: str | None = None) -> None:
         self.folder, self.parties = folder, list(parties)
         self.title, self.command = title, command
         self.written = 0.0
@@ -246,7 +216,7 @@ class Recorder(Callback):
             self.written = time.monotonic()
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
-        """It is over, one way or the other."""
+        """The training is over: finished, or stopped early."""
         whole = len(history) >= self.record.n_trees
         seconds = time.time() - self.begun
         status = "finished" if whole else "stopped"

@@ -1,46 +1,82 @@
-"""One table played as several parties: who has which rows, what is held out, and the record of how it went.
+"""One table played as several parties: who has which rows, what is held out, and the record of the run.
 
-Every party holds out a quarter of its own rows, so that its gain can be told on rows like its own; all held-out rows
-together are what the methods are compared on.
+Every party holds out a quarter of its own rows, so that its gain can be measured on rows like its own. All held-out
+rows together are what the methods are compared on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from sklearn.model_selection import train_test_split
 
 from simfl.arrays import AnyArray
-from simfl.callbacks import Callback
 from simfl.data.files import Dataset
 from simfl.errors import DataError
 from simfl.federation import Preparation
-from simfl.params import guarded_columns
 from simfl.party import Party
-from simfl.privacy.observed import protections
-from simfl.report import evaluation, record
+from simfl.report import evaluation
+from simfl.report.assemble import FinishedTraining
 from simfl.report.evaluation import HeldOut
-from simfl.report.record import Curve, Member, RunRecord, Score, Similarity
-from simfl.simulate.comparison import Comparison, compare
+from simfl.report.record import Curve, PartyFacts, RunRecord, Score
+from simfl.simulate.comparison import Comparison, Result
 
 TEST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Stage:
+class Simulation:
     """The parties with their training rows, and the rows that are held out."""
 
     parties: list[Party]
     held_out: HeldOut
     own_rows: dict[str, tuple[Any, AnyArray]]  # what each party trains on, as it was read
 
+    def party_facts(self) -> list[PartyFacts]:
+        """The parties as the record lists them."""
+        return [
+            PartyFacts(name=p.name, n_rows=len(p.rows.y), n_held_out=int(self.held_out.of(p.name).sum()))
+            for p in self.parties
+        ]
 
-def set_up(data: Dataset, parts: Mapping[str, AnyArray], seed: int, *, stratify: bool) -> Stage:
+    def record(self, found: Comparison, *, title: str, command: str | None, began: float) -> RunRecord:
+        """Everything that is known after the methods were compared. `began` is a time of `time.time`."""
+        model, ready = found.simfl, found.ready
+        known = FinishedTraining(title, ready.about, found.params, model, ready.transport.traffic).record()
+        alone = {party: m for (method, party), m in found.models.items() if method == "SOLO" and party is not None}
+        return replace(
+            known,
+            command=command,
+            started=datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+            seconds=time.time() - began,
+            parties=self.party_facts(),
+            gains=evaluation.gains(alone, model, self.held_out, self.own_rows),
+            scores=[score for result in found.results for score in _scores(result)],
+            curves=self._curves(found.models),
+            roc=evaluation.roc(found.models, self.held_out),
+            calibration=evaluation.calibration(found.models, self.held_out),
+            similarity=known.similarity and replace(known.similarity, uses=_uses(ready)),
+            importance=evaluation.importance(model, self.held_out.X),
+        )
+
+    def _curves(self, models: evaluation.Models) -> list[Curve]:
+        """Every model on everybody's held-out rows; on a party's own its model, and the shared ones adjusted to it."""
+        found = []
+        for (method, party), model in models.items():
+            found += evaluation.curves(method, party, model, self.held_out, [party, None] if party else [None])
+            if method in ("SimFL", "ALL-IN"):
+                for name, own in self.own_rows.items():
+                    found += evaluation.curves(method, None, model.adjusted(*own), self.held_out, [name])
+        return found
+
+
+def set_up(data: Dataset, parts: Mapping[str, AnyArray], seed: int, *, stratify: bool) -> Simulation:
     """Give every party its rows, less the quarter that it holds out."""
     parties, aside, owners, own = [], [], [], {}
     for name, rows in parts.items():
@@ -52,7 +88,7 @@ def set_up(data: Dataset, parts: Mapping[str, AnyArray], seed: int, *, stratify:
         aside.append(test)
         owners += [name] * len(test)
     X, y = data.rows(np.concatenate(aside))
-    return Stage(parties, HeldOut(X, y, np.array(owners)), own)
+    return Simulation(parties, HeldOut(X, y, np.array(owners)), own)
 
 
 def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:
@@ -62,93 +98,19 @@ def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tupl
     return np.sort(train), np.sort(test)
 
 
-def play(
-    stage: Stage,
-    params: dict[str, Any],
-    *,
-    watch: Callable[[str], None] = lambda method: None,
-    callbacks: Sequence[Callback] | None = None,
-) -> Comparison:
-    """SOLO, TFL, SimFL and ALL-IN on the same rows."""
-    return compare(stage.parties, stage.held_out.X, stage.held_out.y, params, watch=watch, callbacks=callbacks)
-
-
-# --- the record ------------------------------------------------------------------------------------------------------
-
-
-def record_of(stage: Stage, compared: Comparison, *, title: str, command: str | None, began: float) -> RunRecord:
-    """Everything that is known of a simulation. `began` is a time of `time.time`."""
-    model, ready, held_out = compared.simfl, compared.ready, stage.held_out
-    alone = {party: m for (method, party), m in compared.models.items() if method == "SOLO" and party is not None}
-    names: list[str | None] = [party.name for party in stage.parties]
-    training = compared.training
-    return RunRecord(
-        title=title,
-        command=command,
-        status="finished",
-        started=datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
-        seconds=time.time() - began,
-        objective=training.objective,
-        n_trees=model.n_trees,
-        metric=evaluation.main_metric(model),
-        parties=members(stage),
-        gains=evaluation.gains(alone, model, held_out, stage.own_rows),
-        scores=_scores(compared, held_out, names),
-        history=model.history,
-        curves=_curves(stage, compared),
-        roc=[p for (method, party), m in compared.models.items() for p in evaluation.roc(method, party, m, held_out)],
-        calibration=[
-            p
-            for (method, party), m in compared.models.items()
-            for p in evaluation.calibration(method, party, m, held_out)
-        ],
-        similarity=similarity(ready),
-        traffic=model.traffic,
-        timeline=record.timeline(ready.transport.traffic.hops, compared.begun),
-        protections=protections(
-            ready.transport.traffic.observed(), guarded_columns(ready.about.params, ready.about.n_features)
-        ),
-        importance=evaluation.importance(model, held_out.X),
-        settings=record.settings(ready.about.params, training),
-        versions=record.versions(),
-    )
-
-
-def _curves(stage: Stage, compared: Comparison) -> list[Curve]:
-    """Every model on everybody's held-out rows; on a party's own its model, and the shared ones adjusted to it."""
-    found = []
-    for (method, party), model in compared.models.items():
-        found += evaluation.curves(method, party, model, stage.held_out, [party, None] if party else [None])
-        if method in ("SimFL", "ALL-IN"):
-            for name, own in stage.own_rows.items():
-                found += evaluation.curves(method, None, model.adjusted(*own), stage.held_out, [name])
-    return found
-
-
-def members(stage: Stage) -> list[Member]:
-    """The parties as the record lists them."""
-    held_out = stage.held_out
+def _scores(result: Result) -> list[Score]:
+    values = {metric: getattr(result, metric) for metric in ("logloss", "error", "auc", "rmse")}
     return [
-        Member(name=party.name, n_rows=len(party.rows.y), n_held_out=int(held_out.of(party.name).sum()))
-        for party in stage.parties
+        Score(method=result.method, party=result.party, rows=None, metric=metric, value=value)
+        for metric, value in values.items()
+        if value is not None
     ]
 
 
-def _scores(compared: Comparison, held_out: HeldOut, names: Sequence[str | None]) -> list[Score]:
-    found = []
-    for result in compared.results:
-        for metric in ("logloss", "error", "auc", "rmse"):
-            value = getattr(result, metric)
-            if value is not None:
-                found.append(Score(method=result.method, party=result.party, rows=None, metric=metric, value=value))
-    return found
-
-
-def similarity(ready: Preparation) -> Similarity | None:
-    """How alike the similar rows are; here all rows are in one place, so it also knows how often each was found."""
+def _uses(ready: Preparation) -> dict[str, list[int]]:
+    """How many rows were found 0, 1, 2-3, 4-7, ... times. Only a simulation knows: it has all rows in one place."""
     counts: dict[str, AnyArray] = {}
-    for party in ready.parties:
-        for other, found in party.found_by().items():
+    for session in ready.sessions:
+        for other, found in session.similar.uses().items():
             counts[other] = counts[other] + found if other in counts else found
-    uses = {party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()}
-    return record.similarity(ready.about, uses)
+    return {party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()}

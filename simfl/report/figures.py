@@ -1,0 +1,313 @@
+"""The figures of the report, one function each: what is shown, the words that say what to see, and the numbers.
+
+A function returns None where the record has no data for its figure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from simfl.report import charts
+from simfl.report.record import Curve, Gain, Importance, Points, RunRecord
+from simfl.report.words import EVERYBODY, METHODS, METRICS, model_name, trained_on
+
+START = "Start"  # the question that begins stage 2
+FIRST_EXCHANGES = 240  # of stage 2, drawn one by one
+MOST_FEATURES = 20
+
+
+@dataclass(frozen=True)
+class FigureTable:
+    """The numbers of a figure: rows under a head; `numbers` is the first column that holds numbers."""
+
+    head: list[str]
+    rows: list[list[str]]
+    numbers: int = 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Charts with the words that say what to see, and their numbers."""
+
+    name: str
+    title: str
+    words: str
+    charts: list[tuple[str, charts.Spec]] = field(default_factory=list)  # heading, Vega-Lite
+    table: FigureTable | None = None
+    is_open: bool = False  # whether the numbers are shown at once
+
+
+def figures(record: RunRecord) -> list[Figure]:
+    """All figures that the record has data for."""
+    quality = (_gains, _scores, _progress, _learning, _roc, _calibration, _importance)
+    made = [figure(record) for figure in (*quality, _likeness, _uses, _traffic, _work, _timeline)]
+    return [figure for figure in made if figure is not None]
+
+
+# --- quality ---------------------------------------------------------------------------------------------------------
+
+
+def main_gains(record: RunRecord) -> tuple[list[Gain], list[Gain]]:
+    """The gains in the main metric: on held-out rows of all parties, and on a party's own with the adjusted model."""
+    found = [g for g in record.gains if g.metric == record.metric]
+    return [g for g in found if g.rows is None], [g for g in found if g.adjusted]
+
+
+def _gains(record: RunRecord) -> Figure | None:
+    on_all, on_own = main_gains(record)
+    if not on_all and not on_own:
+        return None
+    headings = ("on held-out rows of all parties", "on its own held-out rows, model adjusted")
+    drawn = [(heading, charts.gains(g)) for heading, g in zip(headings, (on_all, on_own), strict=True) if g]
+    head = ["party", "measured on rows of", "metric", "alone", "together", "gain", "95 % interval", "rows"]
+    words = (
+        f"A dot is what a party gains in {METRICS[(on_all or on_own)[0].metric]} over being alone: right of the dashed "
+        "line it is better off together. The line through the dot covers the gain in 95 of 100 resamplings of the "
+        "held-out rows. Where an outcome is more or less common at one party than at the others, the shared model is "
+        "adjusted before use there: one number, found from the party's own training rows. The numbers below also show "
+        "the gain without that."
+    )
+    table = FigureTable(head, [_gain_cells(g) for g in record.gains], 3)
+    return Figure("gain", "What each party gains", words, drawn, table)
+
+
+def _gain_cells(gain: Gain) -> list[str]:
+    rows = f"{gain.rows or EVERYBODY}{', model adjusted' if gain.adjusted else ''}"
+    scores = f"{gain.alone:.4f}", f"{gain.together:.4f}", f"{gain.gain:+.4f}", f"{gain.low:+.4f} to {gain.high:+.4f}"
+    return [gain.party, rows, METRICS[gain.metric], *scores, f"{gain.n_rows:,}"]
+
+
+def _scores(record: RunRecord) -> Figure | None:
+    scores = [s for s in record.scores if s.rows is None]
+    if not scores:
+        return None
+    metrics = list(dict.fromkeys(s.metric for s in scores))
+    cells = {(s.method, s.party, s.metric): f"{s.value:.4f}" for s in scores}
+    rows = [
+        [METHODS.get(method, method), trained_on(method, party)]
+        + [cells.get((method, party, metric), "-") for metric in metrics]
+        for method, party in dict.fromkeys((s.method, s.party) for s in scores)
+    ]
+    words = "Every method on the same held-out rows of all parties. Lower is better; for AUC, higher."
+    head = ["method", "trained on rows of", *(METRICS[m] for m in metrics)]
+    return Figure("scores", "All methods compared", words, [], FigureTable(head, rows, 2), is_open=True)
+
+
+def _progress(record: RunRecord) -> Figure | None:
+    """The metric of all parties after every round: all that is known while a run is going on."""
+    first = record.history[0].validation or record.history[0].train if record.history else {}
+    if not first or record.curves:  # with differential privacy no metrics are sent
+        return None
+    metric = next(iter(first))
+    rows: charts.Rows = [
+        {"round": r.round + 1, "rows": where, "value": values[metric], "builder": r.builder}
+        for r in record.history
+        for where, values in (("training rows", r.train), ("validation rows", r.validation))
+        if metric in values
+    ]
+    name = METRICS.get(metric, metric)
+    words = f"The {name} over all parties after every round."
+    cells = [[str(r["round"]), r["rows"], f"{r['value']:.4f}", r["builder"]] for r in rows]
+    table = FigureTable(["round", "rows", "metric", "built by"], cells)
+    return Figure("progress", "Progress", words, [("", charts.progress(rows, name, words))], table)
+
+
+def _learning(record: RunRecord) -> Figure | None:
+    if not record.curves:
+        return None
+    metric = METRICS[record.curves[0].metric]
+    drawn = []
+    for party in (None, *(p.name for p in record.parties)):
+        lines = [c for c in record.curves if c.rows == party]
+        if lines:
+            heading = f"on rows of {party or EVERYBODY}"
+            drawn.append((heading, charts.learning(lines, metric, heading)))
+    head = ["model", "held-out rows of", f"best {metric}", "after rounds", "at the end"]
+    words = (
+        f"The {metric} on held-out rows against the number of boosting rounds; lower is better. On one party's "
+        "rows the shared models are adjusted to it, as above."
+    )
+    table = FigureTable(head, [_curve_cells(c) for c in record.curves], 2)
+    return Figure("learning", "Learning curves", words, drawn, table)
+
+
+def _curve_cells(curve: Curve) -> list[str]:
+    best = min(curve.values)
+    rounds = curve.trees[curve.values.index(best)]
+    name = model_name(curve.method, curve.party)
+    return [name, curve.rows or EVERYBODY, f"{best:.4f}", str(rounds), f"{curve.values[-1]:.4f}"]
+
+
+def _roc(record: RunRecord) -> Figure | None:
+    if not record.roc:
+        return None
+    words = "The further up and to the left, the better a model tells the two classes apart."
+    chart = charts.lines(record.roc, "share of false alarms", "share found", "ROC curves", dots=False)
+    areas = {(s.method, s.party): s.value for s in record.scores if s.metric == "auc" and s.rows is None}
+    rows = [[model_name(p.method, p.party), f"{areas.get((p.method, p.party), _area(p)):.4f}"] for p in record.roc]
+    return Figure("roc", "ROC curves", words, [("", chart)], FigureTable(["model", "area under it"], rows))
+
+
+def _area(points: Points) -> float:
+    """The area under a line."""
+    corners = list(zip(points.x, points.y, strict=True))
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(corners))
+
+
+def _calibration(record: RunRecord) -> Figure | None:
+    if not record.calibration:
+        return None
+    regression = record.objective.startswith("reg")
+    x, y = ("predicted", "observed mean") if regression else ("predicted probability", "observed share")
+    words = (
+        "Held-out rows in ten groups by their prediction. On the dotted line, what was predicted is what happened; "
+        "a model trained on one party's rows is often off it elsewhere."
+    )
+    chart = charts.lines(record.calibration, x, y, "Calibration", dots=True)
+    rows = [
+        [model_name(p.method, p.party), f"{a:.4f}", f"{b:.4f}", f"{n:,}"]
+        for p in record.calibration
+        for a, b, n in zip(p.x, p.y, p.weights, strict=True)
+    ]
+    return Figure("calibration", "Calibration", words, [("", chart)], FigureTable(["model", x, y, "rows"], rows))
+
+
+def _importance(record: RunRecord) -> Figure | None:
+    found = record.importance[:MOST_FEATURES]
+    if not found:
+        return None
+    drawn = []
+    if any(one.shap is not None for one in found):
+        drawn.append(("mean absolute SHAP value", charts.importance(found, "shap", "effect on the score")))
+    if any(one.gain is not None for one in found):
+        drawn.append(("gain over all splits and parties", charts.importance(found, "gain", "loss removed")))
+    words = (
+        "Which columns the model uses: how far each moves the score of a held-out row (SHAP, from XGBoost's own "
+        "contributions; only where there are rows to look at), and how much loss its splits removed for all parties "
+        "together."
+    )
+    if len(record.importance) > MOST_FEATURES:
+        words += f" The {MOST_FEATURES} strongest are drawn."
+    table = FigureTable(["column", "SHAP", "gain", "splits"], [_importance_cells(one) for one in record.importance])
+    return Figure("importance", "Important columns", words, drawn, table)
+
+
+def _importance_cells(one: Importance) -> list[str]:
+    shap = "-" if one.shap is None else f"{one.shap:.4f}"
+    gain = "-" if one.gain is None else f"{one.gain:.1f}"
+    return [one.feature, shap, gain, str(one.splits)]
+
+
+# --- similar rows ----------------------------------------------------------------------------------------------------
+
+
+def _likeness(record: RunRecord) -> Figure | None:
+    found = record.similarity
+    if found is None:
+        return None
+    words = (
+        f"The share of the {found.n_hashes} hash values that a row and the most similar row of another party have in "
+        "common, on average. Where it is low, that party has hardly any rows like these."
+    )
+    rows = [
+        [party, other, f"{n:.2f}", str(found.n_hashes)]
+        for party, others in found.equal_hashes.items()
+        for other, n in others.items()
+    ]
+    table = FigureTable(["rows of", "most similar rows of", "equal hash values", "of"], rows, 2)
+    return Figure("likeness", "How alike the parties' rows are", words, [("", charts.likeness(found))], table)
+
+
+def _uses(record: RunRecord) -> Figure | None:
+    found = record.similarity
+    if found is None or not found.uses:
+        return None
+    bins = [_bin(place) for place in range(max(map(len, found.uses.values())))]
+    words = (
+        "How often each row was chosen as similar by rows of the other parties. Gradients gather on rows that are "
+        "chosen often; a row that is never chosen learns from its own party only."
+    )
+    head = ["party", *(f"{name} times" for name in bins), "most rows of one party that resemble the same row"]
+    rows = [
+        [party, *(f"{n:,}" for n in counts + [0] * (len(bins) - len(counts))), str(found.most_uses.get(party, "-"))]
+        for party, counts in found.uses.items()
+    ]
+    chart = charts.uses(found, bins, [p.name for p in record.parties], words)
+    return Figure("uses", "How often each row is used", words, [("", chart)], FigureTable(head, rows))
+
+
+def _bin(place: int) -> str:
+    """What a count with this number of binary digits can be.
+
+    >>> [_bin(place) for place in range(4)]
+    ['0', '1', '2-3', '4-7']
+    """
+    return str(place) if place < 2 else f"{2 ** (place - 1)}-{2**place - 1}"
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _traffic(record: RunRecord) -> Figure | None:
+    amounts = {
+        (way, party, kind): n
+        for party, ways in record.traffic.items()
+        for way in ("sent", "received")
+        for kind, n in ways.get(way, {}).items()
+        if n
+    }
+    if not amounts:
+        return None
+    drawn = [
+        (
+            f"{way} by the party",
+            charts.traffic({(party, kind): n for (w, party, kind), n in amounts.items() if w == way}),
+        )
+        for way in ("sent", "received")
+    ]
+    rows = [[party, way, kind, f"{n:,}"] for (way, party, kind), n in amounts.items()]
+    words = (
+        "Bytes by kind of message. What a party sends is what leaves it; each kind is described in simfl/messages.py."
+    )
+    table = FigureTable(["party", "way", "kind of message", "bytes"], rows, 3)
+    return Figure("traffic", "Traffic", words, drawn, table)
+
+
+def _work(record: RunRecord) -> Figure | None:
+    if not record.timeline:
+        return None
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
+    for exchange in record.timeline:
+        seconds[exchange.party, exchange.kind] += exchange.seconds
+        total[exchange.party] += exchange.seconds
+    words = (
+        "Seconds that each party worked, by the question it was asked. The parties of a simulation share one machine."
+    )
+    built = Counter(name for r in record.history for name in r.builder.split(", "))
+    rows = [[party, str(built[party]), f"{spent:.2f}"] for party, spent in total.items()]
+    table = FigureTable(["party", "trees built", "seconds at work"], rows)
+    return Figure("work", "How long each party worked", words, [("", charts.work(seconds, words))], table)
+
+
+def _timeline(record: RunRecord) -> Figure | None:
+    asked = record.timeline
+    if not asked:
+        return None
+    start = next((i for i, exchange in enumerate(asked) if exchange.kind == START), len(asked))
+    stages = {
+        "stage 1: similar rows": asked[:start],
+        "stage 2: the first rounds": asked[start : start + FIRST_EXCHANGES],
+    }
+    parties = [p.name for p in record.parties]
+    drawn = [(heading, charts.timeline(part, parties)) for heading, part in stages.items() if part]
+    dropped = "; ".join(f"{p.name} left: {p.dropped}" for p in record.parties if p.dropped)
+    words = (
+        "Who was asked what, and how long the answer took. Where nobody works, the hub is adding up. "
+        f"{dropped or 'No party dropped out.'}"
+    )
+    kinds = Counter(exchange.kind for exchange in asked)
+    table = FigureTable(["question", "times asked"], [[kind, f"{n:,}"] for kind, n in kinds.items()])
+    return Figure("timeline", "Timeline", words, drawn, table)

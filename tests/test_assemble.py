@@ -1,0 +1,67 @@
+"""The record of a training between machines: what the hub keeps, what a party gets to see, and what it adds."""
+
+import pytest
+
+import simfl
+from simfl.federation import train_and_keep
+from simfl.hub.journal import Answered
+from simfl.messages import VERSION, Greeting
+from simfl.params import split, train_params
+from simfl.report import assemble
+
+PARAMS = {"n_trees": 4, "random_state": 0, "n_jobs": 1, "n_hashes": 2, "validation_fraction": 0.3}
+
+
+@pytest.fixture(scope="module")
+def finished(table, labels):
+    parties = [simfl.Party("north", table[:30], labels[:30]), simfl.Party("south", table[30:], labels[30:])]
+    model, ready = train_and_keep(parties, [], PARAMS)
+    params = train_params(**split(PARAMS)[1])
+    return assemble.FinishedTraining("A study", ready.about, params, model, ready.transport.traffic), ready.parties
+
+
+@pytest.fixture(scope="module")
+def known(finished):
+    greetings = {name: Greeting(version=VERSION, problems=[], versions={"simfl": "1"}) for name in ("north", "south")}
+    return assemble.at_hub(finished[0], {"south": [1, 3]}, greetings, restarted=True)
+
+
+def test_the_hub_knows_sizes_and_traffic_but_no_gain(known, finished):
+    assert [(p.name, p.n_rows + p.n_held_out) for p in known.parties] == [("north", 30), ("south", 30)]
+    assert known.traffic == finished[0].model.traffic
+    assert known.gains == []
+    assert known.notes == [assemble.NO_GAINS, assemble.RESTARTED]
+    assert min(exchange.begin for exchange in known.timeline) == 0
+
+
+def test_a_party_that_was_away_is_listed_with_the_trees_it_missed(known):
+    assert [p.dropped for p in known.parties] == [None, "had no part in 2 trees, from number 2 to 4"]
+
+
+def test_a_party_sees_nothing_of_the_others_that_it_does_not_know(known):
+    seen = assemble.for_party(known, "north")
+    assert set(seen.traffic) == set(seen.similarity.equal_hashes) == set(seen.similarity.most_uses) == {"north"}
+    assert {exchange.party for exchange in seen.timeline} == {"north"}
+    assert "at north" in seen.versions
+    assert "at south" not in seen.versions
+
+
+def test_a_party_adds_its_own_gain_and_what_its_journal_says_it_sent(known, finished):
+    training, parties = finished
+    answered = [
+        Answered(time=0.0, question="Hash", answer="Hashes", bytes_in=3, bytes_out=5, shows=["hash values"])
+    ] * 2
+    record = assemble.at_party(known, parties[0], training.model, PARAMS, answered)
+    assert {(g.party, g.rows) for g in record.gains} == {("north", "north")}
+    assert {c.rows for c in record.curves} == {"north"}
+    assert record.traffic == {"north": {"received": {"Hash": 6}, "sent": {"Hashes": 10}}}
+    assert not next(p for p in record.protections if p.name == "Blind matching").on
+    assert record.notes == [assemble.RESTARTED]
+
+
+def test_a_party_without_held_out_rows_says_why_it_has_no_gain(known, finished, table, labels):
+    whole = simfl.Party("north", table[:30], labels[:30])
+    record = assemble.at_party(known, whole, finished[0].model, PARAMS, [])
+    assert record.gains == []
+    assert record.notes == [assemble.NOTHING_ASIDE, assemble.RESTARTED]
+    assert record.traffic == known.traffic
