@@ -4,9 +4,10 @@ import pytest
 
 import simfl
 from simfl.federation import train_and_keep
-from simfl.hub.journal import Answered
 from simfl.messages import VERSION, Greeting
 from simfl.params import split, train_params
+from simfl.party import Session
+from simfl.party.journal import Answered
 from simfl.report import assemble
 
 PARAMS = {"n_trees": 4, "random_state": 0, "n_jobs": 1, "n_hashes": 2, "validation_fraction": 0.3}
@@ -17,7 +18,7 @@ def finished(table, labels):
     parties = [simfl.Party("north", table[:30], labels[:30]), simfl.Party("south", table[30:], labels[30:])]
     model, ready = train_and_keep(parties, [], PARAMS)
     params = train_params(**split(PARAMS)[1])
-    return assemble.FinishedTraining("A study", ready.about, params, model, ready.transport.traffic), ready.parties
+    return assemble.FinishedTraining("A study", ready.about, params, model, ready.transport.traffic), ready.sessions
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +48,11 @@ def test_a_party_sees_nothing_of_the_others_that_it_does_not_know(known):
 
 
 def test_a_party_adds_its_own_gain_and_what_its_journal_says_it_sent(known, finished):
-    training, parties = finished
+    training, sessions = finished
     answered = [
         Answered(time=0.0, question="Hash", answer="Hashes", bytes_in=3, bytes_out=5, shows=["hash values"])
     ] * 2
-    record = assemble.at_party(known, parties[0], training.model, PARAMS, answered)
+    record = assemble.at_party(known, sessions[0], training.model, PARAMS, answered)
     assert {(g.party, g.rows) for g in record.gains} == {("north", "north")}
     assert {c.rows for c in record.curves} == {"north"}
     assert record.traffic == {"north": {"received": {"Hash": 6}, "sent": {"Hashes": 10}}}
@@ -60,7 +61,7 @@ def test_a_party_adds_its_own_gain_and_what_its_journal_says_it_sent(known, fini
 
 
 def test_a_party_without_held_out_rows_says_why_it_has_no_gain(known, finished, table, labels):
-    whole = simfl.Party("north", table[:30], labels[:30])
+    whole = Session(simfl.Party("north", table[:30], labels[:30]))
     record = assemble.at_party(known, whole, finished[0].model, PARAMS, [])
     assert record.gains == []
     assert record.notes == [assemble.NOTHING_ASIDE, assemble.RESTARTED]

@@ -54,7 +54,7 @@ class FinishedTraining:
         prepared, model = self.prepared, self.model
         seconds = prepared.seconds + sum(r.seconds for r in model.history)
         sizes = zip(prepared.parties, prepared.n_rows, prepared.n_validation_rows, strict=True)
-        shown = self.traffic.evidence() + Counter(self.shown_before)
+        shown = self.traffic.observed() + Counter(self.shown_before)
         return RunRecord(
             title=self.title,
             status="finished",
