@@ -157,7 +157,7 @@ class Schema(msgspec.Struct, frozen=True):
             theirs = own.columns[places[column.name]]
             values = X[:, places[column.name]]
             if column.kind == "category" and theirs.levels != column.levels:
-                values = _numbers_of(theirs.levels, column.levels)[_as_places(values, len(theirs.levels))]
+                values = _numbers_of(theirs.levels, column.levels)[np.nan_to_num(values, nan=-1).astype(np.int64)]
             recoded[:, place] = values
         return recoded
 
@@ -189,7 +189,7 @@ def _agree_on(name: str, schemas: Mapping[str, Schema]) -> Column:
 
 
 def _kind_in_words(column: Column) -> str:
-    return f"the levels {few(list(column.levels))}" if column.kind == "category" else f"{column.kind}s"
+    return f"the levels {few(column.levels)}" if column.kind == "category" else f"{column.kind}s"
 
 
 def xgboost_types(schema: Schema | None) -> dict[str, Any]:
@@ -272,11 +272,6 @@ def _numbers_of(found: Iterable[str], levels: Iterable[str]) -> Floats:
     """The number of each found level among the levels, NaN for one that is not there, and NaN for missing (last)."""
     places = {level: place for place, level in enumerate(levels)}
     return np.array([*(places.get(level, np.nan) for level in found), np.nan], dtype=np.float32)
-
-
-def _as_places(codes: AnyArray, n_levels: int) -> AnyArray:
-    """Codes as places in a list whose last entry stands for missing."""
-    return np.where(np.isnan(codes), n_levels, codes).astype(np.int64)
 
 
 def _quoted(text: str) -> str:

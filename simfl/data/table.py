@@ -62,7 +62,8 @@ def _check_fits(n_columns: int, schema: Schema | None, who: str) -> None:
 
 def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
     """The labels, one per row, none of them missing."""
-    labels = _as_array(y)
+    # As objects first: NumPy would turn the numbers in a list with texts into texts.
+    labels = np.asarray(y) if hasattr(y, "dtype") else np.asarray(y, dtype=object)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or len(labels) != n_rows:
@@ -78,17 +79,6 @@ def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
         strange = next(label for label in labels.tolist() if not is_valid_text(label))
         raise DataError(f"{who} has labels that are not valid text ({strange!r}). Check how its table was read.")
     return labels
-
-
-def _as_array(y: Any) -> AnyArray:
-    if hasattr(y, "dtype"):
-        return np.asarray(y)
-    objects = np.asarray(y, dtype=object)
-    try:
-        labels = np.asarray(y)
-    except ValueError:  # lists of different lengths
-        return objects
-    return objects if labels.dtype.kind == "U" else labels  # NumPy turns numbers among texts into texts
 
 
 def _of_one_kind(labels: AnyArray, who: str) -> AnyArray:

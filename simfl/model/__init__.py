@@ -3,14 +3,4 @@
 from simfl.model.model import About, Model, build, check_target, from_booster, load, predictions, warm_start
 from simfl.model.xgboost_document import WarmStart
 
-__all__ = [
-    "About",
-    "Model",
-    "WarmStart",
-    "build",
-    "check_target",
-    "from_booster",
-    "load",
-    "predictions",
-    "warm_start",
-]
+__all__ = ["About", "Model", "WarmStart", "build", "check_target", "from_booster", "load", "predictions", "warm_start"]

@@ -19,7 +19,7 @@ alone, whatever the blocks and threads, and whatever the order in which the rows
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -37,8 +37,8 @@ from simfl.preprocessing.splitmix import RowTokens, row_tokens
 
 Progress = Callable[[int, int], None]
 Keys = NDArray[np.uint64]
-Found = tuple[Any, Ints, NDArray[np.uint8]]  # the places of some queries, the rows they found, how many are equal
-Block = Callable[[], Found]
+Found = tuple[Ints, NDArray[np.uint8]]  # for each query the rows found, and how many hash values are equal
+Block = tuple[Any, Callable[[], Found]]  # the places of some queries, and their search
 
 BLOCK = 1024  # queries that share the bitmaps of a tile; exact search
 _BLOCKS_PER_CALL = 16  # of bounded search: between calls, progress is reported and an interrupt is noticed
@@ -55,7 +55,7 @@ def most_similar(
     n_jobs: int | None = None,
     progress: Progress | None = None,
     max_candidates: int | None = None,
-) -> tuple[Ints, NDArray[np.uint8]]:
+) -> Found:
     """For each query row the k candidate rows with the most equal hash values, and how many are equal.
 
     Both arrays hold integer bucket numbers, one row per row of the data and one column per hash. Rows come in
@@ -105,6 +105,10 @@ class Queries:
 
     order: Ints  # the given row at each place
     block: QueryBlock
+
+    def at(self, places: Any) -> QueryBlock:
+        """Some of the rows."""
+        return QueryBlock(self.block.codes[places], self.block.tokens[places])
 
     @cached_property
     def by_likeness(self) -> tuple[Ints, Keys]:
@@ -179,7 +183,7 @@ class HashIndex:
         draw_key: int = 0,
         n_jobs: int | None = None,
         progress: Progress | None = None,
-    ) -> tuple[Ints, NDArray[np.uint8]]:
+    ) -> Found:
         """For each query the k most similar candidates, and how many hash values are equal."""
         _check_numbers(k, n_jobs, candidates)
         n_jobs, k = n_jobs or cores(), min(k, len(candidates.order))
@@ -188,7 +192,7 @@ class HashIndex:
         rows = np.empty((len(queries.order), k), dtype=np.int32)
         counts, done = np.empty(rows.shape, dtype=np.uint8), 0
         with closing(_run(blocks, n_jobs)) as results:
-            for places, found, equal in results:
+            for places, (found, equal) in results:
                 given = queries.order[places]
                 rows[given], counts[given] = candidates.order[found], equal
                 done += len(given)
@@ -204,24 +208,15 @@ class HashIndex:
             places = order[start : start + size]
             middle = int(np.searchsorted(candidates.keys, keys[start + len(places) // 2]))
             tile = middle // kernels.tile_size(len(candidates.order))
-            yield partial(self._compare_exactly, queries.block, candidates.block, k, places, tile)
-
-    def _compare_exactly(
-        self, queries: QueryBlock, candidates: CandidateBlock, k: int, places: Ints, first_tile: int
-    ) -> Found:
-        block = QueryBlock(queries.codes[places], queries.tokens[places])
-        return places, *kernels.compare_block(block, candidates, self.classes, k, first_tile)
+            yield places, partial(kernels.compare_block, queries.at(places), candidates.block, self.classes, k, tile)
 
     def _bounded_blocks(self, queries: Queries, candidates: Candidates, k: int, draw_key: int) -> Iterator[Block]:
         """Blocks of neighbouring queries, each to be compared with a random subset of its own."""
         stretch = _BLOCKS_PER_CALL * BOUNDED_BLOCK
         for start in range(0, len(queries.order), stretch):
-            yield partial(self._compare_some, queries.block, candidates, k, slice(start, start + stretch), draw_key)
-
-    def _compare_some(self, queries: QueryBlock, candidates: Candidates, k: int, places: slice, draw_key: int) -> Found:
-        block = QueryBlock(queries.codes[places], queries.tokens[places])
-        drawn = candidates.subset, np.uint64(draw_key), places.start // BOUNDED_BLOCK
-        return places, *kernels.compare_bounded(block, candidates.block, self.classes, k, *drawn)
+            places = slice(start, start + stretch)
+            search = partial(kernels.compare_bounded, queries.at(places), candidates.block, self.classes, k)
+            yield places, partial(search, candidates.subset, np.uint64(draw_key), start // BOUNDED_BLOCK)
 
 
 def _check_codes(tables: Sequence[Codes]) -> None:
@@ -272,22 +267,21 @@ def _number(tables: Sequence[Codes]) -> list[Codes]:
 # --- the threads -----------------------------------------------------------------------------------------------------
 
 
-def _run(blocks: Iterator[Block], n_jobs: int) -> Generator[Found, None, None]:
+def _run(blocks: Iterator[Block], n_jobs: int) -> Generator[tuple[Any, Found], None, None]:
     """What the blocks find, as they finish on threads. Closing it waits for the blocks under way only."""
     if n_jobs == 1:
-        for block in blocks:
-            yield block()
+        for places, search in blocks:
+            yield places, search()
         return
     pool = ThreadPoolExecutor(n_jobs)
-    waiting: set[Future[Found]] = set()
+    waiting: dict[Future[Found], Any] = {}
     try:
-        for block in blocks:
-            waiting.add(pool.submit(block))
+        for places, search in blocks:
+            waiting[pool.submit(search)] = places
             if len(waiting) >= 2 * n_jobs:
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in finished)
-        while waiting:
-            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in finished)
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future.result()
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
     finally:
         pool.shutdown(cancel_futures=True)

@@ -68,11 +68,6 @@ def most_uses(similar_rows: Ints, n_rows: int) -> int:
     return int(np.bincount(similar_rows.ravel(), minlength=n_rows).max())
 
 
-def add_values(margin: Floats, output: int, leaf: Ints, values: AnyArray) -> None:
-    """Every row's leaf value on top of its margin."""
-    _add_values(margin, output, leaf, values)
-
-
 @njit(nogil=True, cache=True)
 def _draw(similar, seed, drawn):  # type: ignore[no-untyped-def]
     for i in range(similar.shape[0]):
@@ -104,6 +99,7 @@ def _sum_per_leaf(leaf, g, h, output, G, H):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add_values(margin, output, leaf, values):  # type: ignore[no-untyped-def]
+def add_values(margin, output, leaf, values):  # type: ignore[no-untyped-def]
+    """Add every row's leaf value to its margin."""
     for i in range(len(leaf)):
         margin[i, output] += values[leaf[i]]
