@@ -19,7 +19,7 @@ import simfl
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import ProtocolError, SimFLError
-from simfl.hub.journal import Grew, Journal, Scored
+from simfl.hub.journal import Grew, Scored, open_journal
 from simfl.privacy.keys import Keys
 from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
@@ -40,7 +40,11 @@ few_or_slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slo
 def members():
     rng = np.random.default_rng(0)
     tables = [rng.normal(size=(n, 4)).astype(np.float32) for n in (30, 25, 20)]
-    return [simfl.Party(f"p{i}", X, (X[:, 0] > 0).astype(int), columns=list("abcd")) for i, X in enumerate(tables)]
+    orders = ([0, 1, 2, 3], [1, 0, 2, 3], [0, 1, 2, 3])  # p1 has to settle for the columns of the others
+    return [
+        simfl.Party(f"p{i}", X[:, order], (X[:, 0] > 0).astype(int), columns=["abcd"[place] for place in order])
+        for i, (X, order) in enumerate(zip(tables, orders, strict=True))
+    ]
 
 
 class Run(NamedTuple):
@@ -53,8 +57,8 @@ class Run(NamedTuple):
 
 @cache
 def played(kind):
-    """One training of each kind; the resumed one goes on after its second tree."""
-    journal, seen = Journal(), Recorder(sessions(members(), secret=1))
+    """One training of each kind; the resumed one continues after its second tree."""
+    journal, seen = open_journal(), Recorder(sessions(members(), secret=1))
     if kind == "resumed":
         journal = with_entries(played("blind").entries, until=2)
     training = train(seen, journal, **PARAMS | KINDS[kind])
@@ -63,7 +67,7 @@ def played(kind):
 
 def with_entries(entries, until=None):
     """A journal with these entries, all or those before the n-th tree is scored."""
-    journal, n_trees = Journal(), 0
+    journal, n_trees = open_journal(), 0
     for entry in entries:
         n_trees += isinstance(entry, Grew)
         if until is not None and n_trees > until:
@@ -99,26 +103,26 @@ def with_tree(reply, **changes):
 
 
 HUGE = 10**12
+LEAVES = "leaves"  # hashes of a rematch: the second that a party sends
 NONSENSE = {
-    "moments torn": (msg.FeatureMoments, lambda r: replace(r, sums=torn(r.sums))),
-    "moments NaN": (msg.FeatureMoments, lambda r: replace(r, sums=spoilt(r.sums, np.nan))),
-    "moments infinite": (msg.FeatureMoments, lambda r: replace(r, squares=spoilt(r.squares, np.inf))),
+    "feature sums torn": (msg.FeatureSums, lambda r: replace(r, sums=torn(r.sums))),
+    "feature sums too few": (msg.FeatureSums, lambda r: replace(r, sums=shorter(r.sums))),
+    "feature sums that are not wide": (msg.FeatureSums, lambda r: replace(r, sums=replace(r.sums, dtype="f8"))),
     "hashes too few": (msg.Hashes, lambda r: replace(r, values=shorter(r.values))),
     "hashes of a hostile size": (msg.Hashes, lambda r: replace(r, values=replace(r.values, shape=(HUGE, HUGE)))),
     "hashes that are no codes": (msg.Hashes, lambda r: replace(r, values=replace(r.values, dtype="f4"))),
     "no rows": (msg.Description, lambda r: replace(r, n_rows=0)),
     "far too many columns": (msg.Description, lambda r: replace(r, n_features=2**40)),
-    "labels of another kind": (msg.LabelSummary, lambda r: replace(r, classes=None)),
-    "labels without sums": (msg.LabelSummary, lambda r: replace(r, sums=[])),
-    "label sums NaN": (msg.LabelSummary, lambda r: replace(r, sums=[float("nan")] * 2)),
-    "label weight below zero": (msg.LabelSummary, lambda r: replace(r, weight=-1.0)),
+    "labels of another kind": (msg.Classes, lambda r: replace(r, classes=None)),
+    "label sums torn": (msg.LabelSums, lambda r: replace(r, sums=torn(r.sums))),
+    "label sums of other classes": (msg.LabelSums, lambda r: replace(r, sums=shorter(r.sums))),
     "bounds NaN": (msg.Started, lambda r: replace(r, gradient=float("nan"))),
     "bounds below zero": (msg.Started, lambda r: replace(r, total_hessian=-1.0)),
     "uses below zero": (msg.Matched, lambda r: replace(r, most_uses=-5)),
     "sums too short": (msg.RowSums, lambda r: replace(r, gradients={b: shorter(a) for b, a in r.gradients.items()})),
     "sums torn": (msg.RowSums, lambda r: replace(r, hessians={b: torn(a) for b, a in r.hessians.items()})),
     "sums of another tree": (msg.RowSums, lambda r: replace(r, round=r.round + 1)),
-    "scores NaN": (msg.RowSums, lambda r: replace(r, scores=replace(r.scores, train_weight=float("nan")))),
+    "scores too few": (msg.RowSums, lambda r: replace(r, scores=shorter(r.scores))),
     "a tree of another round": (msg.Grown, lambda r: replace(r, round=77)),
     "no tree": (msg.Grown, lambda r: replace(r, trees=[])),
     "two trees": (msg.Grown, lambda r: replace(r, trees=r.trees * 2)),
@@ -133,8 +137,8 @@ NONSENSE = {
     "leaf sums of another tree": (msg.LeafSums, lambda r: replace(r, round=r.round - 1)),
     "leaf sums for no tree": (msg.LeafSums, lambda r: replace(r, gradients=[])),
     "leaf sums too short": (msg.LeafSums, lambda r: replace(r, hessians=[shorter(a) for a in r.hessians])),
-    "leaves of too few rows": (msg.LeavesOfRows, lambda r: replace(r, leaves=shorter(r.leaves))),
-    "leaves of another round": (msg.LeavesOfRows, lambda r: replace(r, round=r.round + 1)),
+    "leaves of too few rows": (LEAVES, lambda r: replace(r, values=shorter(r.values))),
+    "leaves of another round": (LEAVES, lambda r: replace(r, round=r.round + 1)),
     "hidden rows too few": (msg.HiddenRows, lambda r: replace(r, codes=shorter(r.codes))),
     "hidden rows beyond their names": (msg.HiddenRows, lambda r: replace(r, codes=spoilt(r.codes, 250))),
     "hidden rows that are no codes": (msg.HiddenRows, lambda r: replace(r, codes=replace(r.codes, dtype="f8"))),
@@ -148,12 +152,13 @@ NONSENSE = {
 @pytest.mark.parametrize("what", NONSENSE)
 def test_nonsense_is_refused_and_the_training_can_be_resumed(what):
     kind, change = NONSENSE[what]
-    at = 1 if kind in (msg.RowSums, msg.LeafSums) else 0
-    run = "shared" if kind in (msg.Hashes, msg.Matched, msg.LeavesOfRows) else "blind"
+    at = 1 if kind in (msg.RowSums, msg.LeafSums, LEAVES) else 0
+    kind = msg.Hashes if kind == LEAVES else kind
+    run = "shared" if kind in (msg.Hashes, msg.Matched) else "blind"
     replies = {party: [reply for _, reply in talk] for party, talk in played(run).talk.items()}
     changed = [number for number, reply in enumerate(replies["p1"]) if isinstance(reply, kind)][at]
     replies["p1"][changed] = change(replies["p1"][changed])
-    journal = Journal()
+    journal = open_journal()
     with pytest.raises(ProtocolError) as refused:
         train(LocalTransport([Playback(*own) for own in replies.items()], 1), journal, **PARAMS | KINDS[run])
     assert "p1" in str(refused.value) or "not a SimFL message" in str(refused.value)  # a transport names the sender
@@ -165,7 +170,7 @@ def test_nonsense_is_refused_and_the_training_can_be_resumed(what):
 @pytest.mark.parametrize("kind", ["blind", "shared", "fresh", "masked"])
 def test_the_same_replies_give_the_hub_the_same_model(kind):
     handlers = [Playback(party, [reply for _, reply in talk]) for party, talk in played(kind).talk.items()]
-    training = train(LocalTransport(handlers, 1), Journal(), **PARAMS | KINDS[kind])
+    training = train(LocalTransport(handlers, 1), open_journal(), **PARAMS | KINDS[kind])
     assert bits(training) == played(kind).bits
     assert not any(list(handler.left) for handler in handlers)  # all of them were asked for
 
@@ -204,7 +209,7 @@ def test_bytes_changed_on_the_way_are_refused_or_harmless(data):
     transport = LocalTransport([first, Between(second, reply=damage), third], 1)
     training = None
     with contextlib.suppress(SimFLError):  # any other error is a hole
-        training = train(transport, Journal(), **PARAMS | KINDS[kind])
+        training = train(transport, open_journal(), **PARAMS | KINDS[kind])
     assert left <= 0
     assert training is None or len(training.rounds) == PARAMS["n_trees"]
 
@@ -228,7 +233,7 @@ def test_a_party_refuses_changed_questions_or_answers_them(data):
     key = None
     for question in questions[:at]:
         reply = session.handle(with_keys(question, session.name, key))
-        key = reply.public if isinstance(reply, msg.Introduced) else key
+        key = reply.public if isinstance(reply, msg.PublicKey) else key
     reply = None
     with contextlib.suppress(SimFLError):  # any other error is a hole
         reply = session.handle(wire.decode(damaged(data, wire.encode(with_keys(questions[at], session.name, key)))))
@@ -237,13 +242,13 @@ def test_a_party_refuses_changed_questions_or_answers_them(data):
 
 def with_keys(question, party, key):
     """Every session draws a new key: what the first party sealed has to be sealed for this one."""
-    if not isinstance(question, msg.Meet):
+    if not isinstance(question, msg.TakeKeys):
         return question
     keys = question.keys | {party: key}
     if question.sealed is None:
         return replace(question, keys=keys)
     first = Keys(question.first)
-    first.meet({party: key.key})
+    first.exchange({party: key.key})
     keys[question.first] = msg.SignedKey(key=first.public)
     return replace(question, keys=keys, sealed=first.seal(party, secret_of(1)))
 

@@ -14,6 +14,7 @@ import msgspec
 from simfl import messages as msg
 
 NO_HASHES = "No hash values were sent."
+FACTS: dict[type, str] = {msg.HiddenRows: "names", msg.Hashes: "hash values", msg.Grown: "trees"}
 SUMS = (msg.RowSums, msg.LeafSums, msg.FeatureSums, msg.LabelSums)
 
 
@@ -31,18 +32,12 @@ def shows(question: msg.Request, answer: msg.Reply) -> list[str]:
     >>> shows(msg.Settle(columns=[]), msg.Done())
     []
     """
-    found = []
-    if isinstance(answer, SUMS):
+    found = _asked(question)
+    if isinstance(answer, SUMS) or getattr(answer, "scores", None) is not None:  # metrics are sums, too
         found.append("masked sums" if getattr(question, "mask", None) is not None else "plain sums")
-    elif isinstance(answer, msg.HiddenRows):
-        found.append("names")
-    elif isinstance(answer, msg.Hashes):
-        found.append("hash values")
-    elif isinstance(answer, msg.Description):
+    if isinstance(answer, msg.Description):
         found.append(f"columns {answer.n_features}")
-    elif isinstance(answer, msg.Grown):
-        found.append("trees")
-    return found + _asked(question)
+    return found + [fact for kind, fact in FACTS.items() if isinstance(answer, kind)]
 
 
 def _asked(question: msg.Request) -> list[str]:
