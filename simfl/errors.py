@@ -22,15 +22,15 @@ class UnknownParameterError(ParameterError, TypeError):
 
 
 class PrivacyWarning(UserWarning):
-    """Something that is allowed tells more than one may think."""
+    """The run goes on as it was asked to, and reveals more than its user may expect."""
 
 
 class PrivacyError(ParameterError):
-    """The parameters would break the condition of the paper's Theorem 1."""
+    """A protection would not hold (unsafe parameters, missing masks, a forged key or certificate): nothing is sent."""
 
 
 class ProtocolError(SimFLError):
-    """A message came that does not fit the state of the run, or is not a message at all."""
+    """A message does not fit the state of the run, or is not a message at all."""
 
 
 class MissingExtraError(SimFLError, ImportError):
@@ -42,7 +42,7 @@ class FileError(SimFLError, OSError):
 
 
 class StudyError(SimFLError, ValueError):
-    """A study file or a party file says something that cannot be."""
+    """A study file or a party file has a value that is not possible."""
 
 
 class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of ours
@@ -54,4 +54,4 @@ class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of
 
 
 class EngineError(SimFLError):
-    """NVIDIA FLARE is missing, cannot be reached or refuses what it was asked."""
+    """NVIDIA FLARE is missing, cannot be reached or refuses a request."""
