@@ -116,8 +116,8 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     _entrust(members, checked.random_state)
     with SearchBar(sum(len(member.rows.y) for member in members) * (len(members) - 1)) as bar:
         for member in members:
-            member.progress = bar.watcher()
-        prepared = hub.prepare(transport, checked, bar.watcher())
+            member.progress = bar.listener()
+        prepared = hub.prepare(transport, checked, bar.listener())
     for member in members:
         member.progress = None
     return Preparation(members, prepared, transport)
