@@ -19,7 +19,7 @@ def test_at_a_terminal_there_is_a_bar(monkeypatch):
     assert isinstance(bar, ProgressBar)
 
 
-def test_the_bar_tells_builder_and_metric():
+def test_the_bar_shows_builder_and_metric():
     bar = ProgressBar()
     bar.before_training(["a", "b"], train_params(n_trees=5))
     bar.after_tree(

@@ -171,7 +171,7 @@ def test_an_error_is_one_sentence_and_nothing_is_written(run, folder, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_output_is_told_before_the_training(run, folder, capsys):
+def test_a_wrong_output_is_refused_before_the_training(run, folder, capsys):
     assert run("simulate", folder / "data.csv", "--label", "ill", "--trees", 1, "--save", "m.txt") == 1
     assert "SimFL" not in capsys.readouterr().out
 
@@ -190,7 +190,7 @@ def test_the_installed_command_ends_with_a_code_and_one_line_for_an_error(folder
 @pytest.mark.parametrize(
     "words", [["simulate"], ["simulate", "data.csv", "--recipe", "papre"], ["demos"], ["demo", "--tree", "3"]]
 )
-def test_wrong_usage_is_told_without_a_traceback(folder, words):
+def test_wrong_usage_is_explained_without_a_traceback(folder, words):
     code, _, err = installed(*words, cwd=folder)
     assert code == 2
     assert "Usage: simfl" in err
@@ -282,7 +282,7 @@ def test_a_simulation_ends_with_a_report_that_can_be_made_again(run, folder, cap
     assert Path("runs/x/report.html").read_text() == written
 
 
-def test_a_report_of_nothing_is_told(run, capsys):
+def test_a_report_of_nothing_is_refused(run, capsys):
     assert run("report", "runs/nowhere") == 1
     assert "There is no run at runs/nowhere" in capsys.readouterr().err
 

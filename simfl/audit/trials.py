@@ -15,7 +15,7 @@ from simfl.audit import attacks
 from simfl.audit.attributes import Attribute, decide_categories
 from simfl.audit.findings import Counted, Finding, Role, Setting, finding
 from simfl.audit.scenario import VICTIM, HashedRows, Scenario
-from simfl.audit.views import CodesView, Hashing, PointersView, Prior, TokensView
+from simfl.audit.views import CodesView, PointersView, Prior, TokensView
 from simfl.params import Ids
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import Tree
@@ -66,38 +66,31 @@ def invert(scenario: Scenario, hashed: HashedRows, rows: Longs, n_rehearsed: int
     """The inversion that does best in a rehearsal on the attacker's own rows."""
     half = np.random.default_rng([scenario.seed, 28]).permutation(len(hashed.attacker))
     known, asked = half[: len(half) // 2], half[len(half) // 2 :][:n_rehearsed]
-    rehearsal = _Inversion(scenario, hashed.hashing, hashed.attacker[known], scenario.prior.part(known))
     kinds = ["gaussian", "lookalikes", "refined"]
     if len(scenario.attributes) > MOST_COLUMNS or all(a.categories is None for a in scenario.attributes):
         kinds.remove("refined")  # for numbers alone it is slow and no better
-    tried = {
-        kind: scenario.share_right(rehearsal.rows(kind, hashed.attacker[asked]), scenario.prior.rows[asked]).mean()
-        for kind in kinds
-    }
-    best = max(kinds, key=lambda kind: float(tried[kind]))
-    attack = _Inversion(scenario, hashed.hashing, hashed.attacker, scenario.prior)
-    counted = _counted(scenario, attack.rows(best, hashed.victim[rows]), rows)
+    tried = {kind: _inverted(scenario, hashed, known, kind, hashed.attacker[asked]) for kind in kinds}
+    truth = scenario.prior.rows[asked]
+    best = max(kinds, key=lambda kind: float(scenario.share_right(tried[kind], truth).mean()))
+    everything = np.arange(len(hashed.attacker))
+    counted = _counted(scenario, _inverted(scenario, hashed, everything, best, hashed.victim[rows]), rows)
     return counted._replace(details=counted.details | {kind: float(kind == best) for kind in kinds})
 
 
-class _Inversion:
-    """An attacker that inverts hash values: what it knows of its own rows is their codes and the rows (`prior`)."""
+def _inverted(scenario: Scenario, hashed: HashedRows, known: Longs, kind: str, codes: Ints) -> Doubles:
+    """The rows behind codes, for an attacker that knows some of its rows.
 
-    def __init__(self, scenario: Scenario, hashing: Hashing, codes: Ints, prior: Prior) -> None:
-        self.scenario, self.hashing, self.codes, self.prior = scenario, hashing, codes, prior
-
-    def rows(self, kind: str, codes: Ints) -> Doubles:
-        """The rows behind codes: by conditioning, by the attacker's most similar rows, or by searching on from both."""
-        view = CodesView(codes, self.hashing)
-        if kind == "gaussian":
-            return attacks.rows_from_codes(view, self.prior)
-        near = attacks.rows_like(self.codes, codes, self.scenario.seed, self.scenario.stage_1.n_jobs)
-        rows = self.prior.rows
-        mean: Doubles = rows[near].mean(axis=1)
-        if kind == "lookalikes":
-            return mean
-        starts = [(mean + attacks.rows_from_codes(view, self.prior)) / 2, mean, *(rows[near[:, i]] for i in range(3))]
-        return attacks.refined_rows(view, self.prior, starts, self.scenario.attributes)
+    By conditioning, by the known rows that are most similar, or by searching on from both.
+    """
+    view, prior = CodesView(codes, hashed.hashing), scenario.prior.part(known)
+    if kind == "gaussian":
+        return attacks.rows_from_codes(view, prior)
+    near = attacks.rows_like(hashed.attacker[known], codes, scenario.seed, scenario.stage_1.n_jobs)
+    mean: Doubles = prior.rows[near].mean(axis=1)
+    if kind == "lookalikes":
+        return mean
+    starts = [(mean + attacks.rows_from_codes(view, prior)) / 2, mean, *(prior.rows[near[:, i]] for i in range(3))]
+    return attacks.refined_rows(view, prior, starts, scenario.attributes)
 
 
 def members_from_codes(scenario: Scenario, setting: Setting) -> list[Finding]:

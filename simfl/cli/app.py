@@ -14,7 +14,6 @@ from simfl.cli.options import console, stderr
 from simfl.errors import SimFLError
 
 app = typer.Typer(
-    help="Gradient-boosted trees across organisations that cannot pool their rows.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

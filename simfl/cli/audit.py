@@ -75,21 +75,17 @@ def audit(
     from simfl.audit.audit import Options
 
     check_writable(json, out)
-    params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
-    options = Options(
-        matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties, params=params
-    )
     if file.suffix == ".toml":
-        _refuse_with_study(context)
-        X, y, options = _read_study(file, party or file.parent / "party.toml")
+        X, y, options = _read_study(context, file, party or file.parent / "party.toml")
     else:
-        X, y, options = _read_table(file, label, options)
-    if max_excess is not None:
-        options = replace(options, max_excess=max_excess)
-    _show(_run(X, y, replace(options, advise=advice, random_state=seed)), json, out)
+        params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
+        options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
+        X, y, options = _read_table(file, label, replace(options, params=params))
+    limit = options.max_excess if max_excess is None else max_excess
+    _show(_run(X, y, replace(options, advise=advice, random_state=seed, max_excess=limit)), json, out)
 
 
-def _refuse_with_study(context: typer.Context) -> None:
+def _refuse_beside_study(context: typer.Context) -> None:
     given = [n for n in _IN_STUDY if getattr(context.get_parameter_source(n), "name", "") == "COMMANDLINE"]
     if given:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -105,11 +101,12 @@ def _read_table(file: Path, label: str | None, options: Options) -> tuple[Any, A
     return data.expanded, data.y, replace(options, name=file.name, params=params)
 
 
-def _read_study(study_path: Path, party_path: Path) -> tuple[Any, Any, Options]:
+def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Any, Any, Options]:
     """The party's rows as the study reads them, and the study's parameters as they will be used."""
     from simfl.audit.audit import Options
     from simfl.deploy.study import open_own
 
+    _refuse_beside_study(context)
     study, party, _ = open_own(study_path, party_path)
     first, second = study.params()
     named = {"matching", "ids", "masked", "min_group", "random_state"}

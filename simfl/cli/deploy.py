@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +56,7 @@ def check(
 
 def _leaves(leaves: list[tuple[str, str]], rehearsed: Rehearsal | None) -> Table:
     """Every message that can leave the party, with the bytes it had in the rehearsal."""
-    shown = Table("message", "what it tells", title="What can leave (simfl/messages.py has every field)", box=None)
+    shown = Table("message", "what it says", title="What can leave (simfl/messages.py has every field)", box=None)
     if rehearsed:
         shown.add_column("rehearsed", justify="right")
     for kind, meaning in leaves:
@@ -144,11 +145,11 @@ def train(
     console.print("Every party finds its own gain in its own run folder: simfl report runs/RUN, beside its party.toml")
 
 
+@dataclass(frozen=True)
 class _Lines:
     """The progress of a training: a line per tree with builder, metric, seconds, bytes and who is connected."""
 
-    def __init__(self, n_trees: int) -> None:
-        self.n_trees = n_trees
+    n_trees: int
 
     def tell(self, text: str) -> None:
         """Something other than a tree."""
