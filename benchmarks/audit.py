@@ -24,7 +24,7 @@ from benchmarks.pages import Page
 from simfl import partition
 from simfl.audit.audit import audit
 from simfl.audit.findings import Finding, points
-from simfl.audit.views import row_sums
+from simfl.audit.views import RowSumsView
 from simfl.data.files import read
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale
@@ -58,7 +58,7 @@ COLUMN_SCALE = {
 
 
 def table(name: str) -> tuple[Any, np.ndarray, dict[str, Any]]:
-    """Rows, labels, and what the audit must be told about them."""
+    """Rows, labels, and the audit's parameters for them."""
     if name == "breast cancer":
         return *load_breast_cancer(return_X_y=True), {}
     if name == "a9a":
@@ -83,7 +83,7 @@ def skewed_sums(X: Any, y: np.ndarray, seed: int) -> list[dict[str, float]]:
     for builder, other in ((0, 1), (1, 0)):
         similar = most_similar(codes[other], codes[builder], k=1, seed=seed)[0][:, 0]
         labels, n_rows = y[parts[other]].astype(np.float32), len(parts[builder])
-        sums = row_sums(similar, labels, n_rows, "binary:logistic", np.array([y.mean()]))
+        sums = RowSumsView.of(similar, labels, n_rows, "binary:logistic", np.array([y.mean()]))
         alone, pure = (sums.members() == 1)[similar].mean(), sums.is_pure()[similar].mean()
         found.append({"alone": float(alone), "pure": float(pure)})
     return found

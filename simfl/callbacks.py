@@ -1,6 +1,6 @@
 """What happens around the main loop: progress at a terminal, and whatever users hook in.
 
-A callback is told when a training begins, after every tree, and at the end. It can stop the training by returning
+A callback is called when a training begins, after every tree, and at the end. It can stop the training by returning
 True from `after_tree`.
 """
 
@@ -29,7 +29,7 @@ class TreeRecord(msgspec.Struct, frozen=True, kw_only=True):
     validation: dict[str, float]
     bytes: int
     seconds: float
-    absent: list[str] = []  # parties that had no part in it
+    absent: list[str] = []  # parties that took no part in it
 
 
 class Callback:
@@ -83,30 +83,8 @@ class LogLines(Callback):
         """Log it."""
         metrics = {f"train {name}": value for name, value in record.train.items()}
         metrics |= {f"validation {name}": value for name, value in record.validation.items()}
-        told = ", ".join(f"{name} {value:.5f}" for name, value in metrics.items())
-        logger.info("[%d] %s (built by %s)", record.round, told, record.builder)
-
-
-class TreeLines:
-    """A line per tree: builder, metric, seconds, bytes, and who is connected. For trainings between machines."""
-
-    def __init__(self, console: Console, n_trees: int) -> None:
-        self.console, self.n_trees = console, n_trees
-
-    def tell(self, text: str) -> None:
-        """Something other than a tree."""
-        self.console.print(f"{text[:1].upper()}{text[1:]}.", highlight=False, soft_wrap=True)
-
-    def tree(self, record: TreeRecord, connected: Sequence[str]) -> None:
-        """A tree is finished."""
-        name, value = next(iter((record.validation or record.train).items()))
-        absent = f"  absent: {', '.join(record.absent)}" if record.absent else ""
-        self.console.print(
-            f"tree {record.round + 1:>4} of {self.n_trees}  {name} {value:.4f}  {record.seconds:6.2f} s  "
-            f"{record.bytes / 1000:8.1f} kB  built by {record.builder}  connected: {', '.join(connected)}{absent}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        text = ", ".join(f"{name} {value:.5f}" for name, value in metrics.items())
+        logger.info("[%d] %s (built by %s)", record.round, text, record.builder)
 
 
 class SearchBar:
@@ -125,16 +103,16 @@ class SearchBar:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def watcher(self) -> Callable[[int, int], None]:
-        """What one party tells about its searches, one after the other: rows done, rows in all."""
+    def listener(self) -> Callable[[int, int], None]:
+        """Takes the progress of one party's searches, one after the other: rows done, rows in all."""
         before = 0
 
-        def tell(done: int, total: int) -> None:
+        def listen(done: int, total: int) -> None:
             nonlocal before
             self.progress.advance(self.task, done - before)
             before = done if done < total else 0
 
-        return tell
+        return listen
 
 
 def default_callbacks(verbose: int | None = None) -> list[Callback]:

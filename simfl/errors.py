@@ -25,15 +25,15 @@ class UnknownParameterError(ParameterError, TypeError):
 
 
 class PrivacyWarning(UserWarning):
-    """Something that is allowed reveals more than a user may expect."""
+    """The run goes on as it was asked to, and reveals more than its user may expect."""
 
 
 class PrivacyError(ParameterError):
-    """Going on would reveal more than was agreed: too many hashes, sums without masks, a key that cannot be trusted."""
+    """A protection would not hold (unsafe parameters, missing masks, a forged key or certificate): nothing is sent."""
 
 
 class ProtocolError(SimFLError):
-    """A message arrived that does not fit the state of the run, or is not a message at all."""
+    """A message does not fit the state of the run, or is not a message at all."""
 
 
 class MissingExtraError(SimFLError, ImportError):
@@ -45,7 +45,7 @@ class FileError(SimFLError, OSError):
 
 
 class StudyError(SimFLError, ValueError):
-    """A study file or a party file is invalid."""
+    """A study file or a party file has a value that is not possible."""
 
 
 class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of ours

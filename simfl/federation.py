@@ -134,8 +134,8 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     secret = secrets.token_bytes(SECRET_BYTES) if seed is None else secret_of(seed)
     with SearchBar(sum(len(s.party.rows.y) for s in sessions) * (len(sessions) - 1)) as bar:
         for session in sessions:
-            session.secret, session.progress = secret, bar.watcher()
-        prepared = hub.prepare(transport, checked, bar.watcher())
+            session.secret, session.progress = secret, bar.listener()
+        prepared = hub.prepare(transport, checked, bar.listener())
     for session in sessions:
         session.progress = None
     return Preparation(prepared, transport)

@@ -1,7 +1,8 @@
 """Every parameter, with its default, its range and its meaning: their one home.
 
-`simfl.train`, the estimators and the command line all read this page. `None` means "as the recipe says", or a value
-found from the data, as the description tells. Parameters that XGBoost has too carry XGBoost's names and meanings.
+`simfl.train`, the estimators, the study file and the command line all read this page. `None` means "as the recipe
+says", or a value found from the data, as the description says. Parameters that XGBoost also has carry XGBoost's names
+and meanings.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from simfl.errors import ParameterError, UnknownParameterError, did_you_mean
 
 RecipeName = Literal["default", "paper"]
+Matching = Literal["blind", "shared"]
+Ids = Literal["linked", "fresh"]
 Objective = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
 MAX_HASHES: Final = 255  # a count of equal hash values must fit one byte
 BINS: Final = 256  # per feature, as in XGBoost
@@ -30,10 +32,9 @@ def _is(description: str, **limits: Any) -> Meta:
 class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Stage 1: what decides which rows of different parties resemble each other."""
 
-    recipe: Annotated[
-        RecipeName,
-        _is("a set of parameters: our stronger one, or the paper's, for reproduction"),
-    ] = "default"
+    recipe: Annotated[RecipeName, _is("a set of parameters: our stronger one, or the paper's, for reproduction")] = (
+        "default"
+    )
     n_hashes: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_HASHES)] | None,
         _is("hash functions (the paper's L); None: min(40, features - 1 - known_features)"),
@@ -43,8 +44,7 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _is("width of a hash bucket (the paper's r); None: the recipe's (half the root mean square row norm, or 4)"),
     ] = None
     hash_law: Annotated[
-        Literal["gaussian", "cauchy"],
-        _is("law of the hash directions: 2-stable (L2 distance) or 1-stable (L1)"),
+        Literal["gaussian", "cauchy"], _is("law of the hash directions: 2-stable (L2 distance) or 1-stable (L1)")
     ] = "gaussian"
     scale: Annotated[
         Literal["standard", "none"] | None,
@@ -60,16 +60,12 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_candidates: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         _is(
-            "compare a row with so many rows of each other party, drawn anew for every block of rows, so that the "
-            "search grows with the rows and not with their square; 0: with all; None: the recipe's"
+            "compare a row with n rows of each other party, drawn again for every block of rows, so that the search "
+            "grows with the rows and not with their square; 0: with all; None: the recipe's"
         ),
     ] = None
     known_features: Annotated[
-        int,
-        _is(
-            "features that an attacker may already know of a row: n_hashes must be below features - known",
-            ge=0,
-        ),
+        int, _is("features that an attacker may already know of a row: n_hashes must be below features - known", ge=0)
     ] = 0
     original_features: Annotated[
         Annotated[int, Meta(ge=1)] | None,
@@ -79,17 +75,17 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         bool, _is("accept n_hashes that break the condition L < d of the paper's Theorem 1")
     ] = False
     matching: Annotated[
-        Literal["blind", "shared"] | None,
+        Matching | None,
         _is(
             "who finds the similar rows: the hub, from keyed names that mean nothing to it, or every party, from the "
             "hash values of all (the paper's way); None: the recipe's"
         ),
     ] = None
     ids: Annotated[
-        Literal["linked", "fresh"],
+        Ids,
         _is(
-            "a party knows which foreign rows its own resemble by ids that last, or by ids that the hub draws anew for "
-            "every tree, so that they cannot be linked (more traffic; needs matching='blind')"
+            "a party knows which foreign rows its own resemble by ids that last, or by ids that the hub draws again "
+            "for every tree, so that they cannot be linked (more traffic; needs matching='blind')"
         ),
     ] = "linked"
     masked: Annotated[
@@ -100,7 +96,7 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     validation_fraction: Annotated[
-        float, _is("share of its rows that each party sets aside to watch the metric", ge=0, lt=1)
+        float, _is("share of its rows that each party sets aside to measure the metric on", ge=0, lt=1)
     ] = 0.0
     random_state: Annotated[
         Annotated[int, Meta(ge=0, le=2**63 - 1)] | None, _is("seed of everything random; None: a new one each time")
@@ -139,7 +135,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[int, Meta(ge=2, le=2**16)] | None,
         _is(
             "bins per feature; None: 256, but 64 where several parties with more than 50,000 rows on average train "
-            "with the default recipe: their bins differ, so that coarse ones cost little, and half the time is theirs"
+            "with the default recipe: their bins differ anyway, so coarse ones cost little and halve the time"
         ),
     ] = None
     max_cat_to_onehot: Annotated[
@@ -152,11 +148,10 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = None
     interaction_constraints: Annotated[
         list[list[str | int]] | None,
-        _is("groups of columns (names or numbers) that may stand together on one way down a tree"),
+        _is("groups of columns (names or numbers) that may be used together on one path down a tree"),
     ] = None
     base_score: Annotated[
-        float | None,
-        _is("start value, as a probability or a number; None: from the label mean of all parties"),
+        float | None, _is("start value, as a probability or a number; None: from the label mean of all parties")
     ] = None
     leaf_values: Annotated[
         Literal["global", "builder"] | None,
@@ -172,15 +167,15 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rematch: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         _is(
-            "find the similar rows anew, by the leaves they fall into, after so many trees, and again each time "
-            "their number has doubled; 0: never; None: the recipe's"
+            "find the similar rows again, by the leaves they fall into, after n trees and then each time the number of "
+            "trees has doubled; 0: never; None: the recipe's"
         ),
     ] = None
     min_group: Annotated[
         int,
         _is(
-            "least number of its own rows that a party adds onto one row of a builder; smaller groups go together with "
-            "the nearest others, and a party with fewer rows adds nothing; 1: as the similar rows fall",
+            "least number of its own rows that a party adds onto one row of a builder; smaller groups are joined with "
+            "the nearest others, and a party with fewer rows adds nothing; 1: no groups are joined",
             ge=1,
         ),
     ] = 1
@@ -199,15 +194,14 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = None
     delta: Annotated[
-        float, _is("with epsilon: the probability that is left over, well below one over the rows", gt=0, lt=1)
+        float, _is("with epsilon: the probability that the guarantee fails, well below one over the rows", gt=0, lt=1)
     ] = 1e-5
     turns: Annotated[
         Literal["round_robin", "proportional", "all"],
         _is("who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)"),
     ] = "round_robin"
     early_stopping_rounds: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        _is("stop when the validation metric has not improved for so many trees"),
+        Annotated[int, Meta(ge=1)] | None, _is("stop when the validation metric has not improved for n trees")
     ] = None
     masked: bool | None = None
     random_state: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
@@ -274,12 +268,12 @@ def descriptions() -> dict[str, str]:
 
 
 def guarded_columns(params: PrepareParams, n_features: int) -> int:
-    """The columns that nobody is thought to know: there must be fewer hash values."""
+    """The number of columns that no attacker is assumed to know: there must be fewer hash values."""
     return (params.original_features or n_features) - (params.known_features or 0)
 
 
 def prepare_params(**given: Any) -> PrepareParams:
-    """The checked parameters of stage 1, with the recipe's own filled in."""
+    """The checked parameters of stage 1, with the recipe's values filled in."""
     checked: PrepareParams = _checked(PrepareParams, given)
     if checked.ids == "fresh" and checked.matching != "blind":
         raise ParameterError("ids='fresh' needs a hub that knows the similar rows: use it with matching='blind'.")
@@ -287,7 +281,7 @@ def prepare_params(**given: Any) -> PrepareParams:
 
 
 def train_params(**given: Any) -> TrainParams:
-    """The checked parameters of stage 2, with the recipe's own filled in."""
+    """The checked parameters of stage 2, with the recipe's values filled in."""
     checked: TrainParams = _checked(TrainParams, given)
     if checked.leaf_values == "builder" and checked.extra_depth:
         if given.get("extra_depth"):
@@ -324,7 +318,7 @@ def with_numbers(params: TrainParams, names: list[str] | None, n_features: int) 
     def number(column: str | int, parameter: str) -> int:
         place = known.get(column, -1) if isinstance(column, str) else column
         if not 0 <= place < n_features:
-            raise ParameterError(f"{parameter} speaks of the column {column!r}. The columns are {names or n_features}.")
+            raise ParameterError(f"{parameter} names the column {column!r}. The columns are {names or n_features}.")
         return place
 
     signs, groups = params.monotone_constraints, params.interaction_constraints
@@ -352,9 +346,8 @@ def documented(names: Iterable[str]) -> Callable[[F], F]:
     def add(target: F) -> F:
         meaning, default = descriptions(), defaults()
         lines = [f"    {name} (default {default[name]!r}): {meaning[name]}" for name in names]
-        target.__doc__ = f"{target.__doc__ or ''}\n    Parameters of SimFL\n    -------------------\n" + "\n".join(
-            lines
-        )
+        head = f"{target.__doc__ or ''}\n    Parameters of SimFL\n    -------------------\n"
+        target.__doc__ = head + "\n".join(lines)
         return target
 
     return add
@@ -377,7 +370,9 @@ def _checked(struct: Any, given: dict[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, as grids and frames hand them out, become Python's."""
+    """NumPy's numbers, as grids and frames hand them out, become Python's; a random generator gives a seed."""
+    import numpy as np  # only here: the command line reads this page before it needs NumPy
+
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.random.RandomState | np.random.Generator):

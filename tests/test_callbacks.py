@@ -19,7 +19,7 @@ def test_at_a_terminal_there_is_a_bar(monkeypatch):
     assert isinstance(bar, ProgressBar)
 
 
-def test_the_bar_tells_builder_and_metric():
+def test_the_bar_shows_builder_and_metric():
     bar = ProgressBar()
     bar.before_training(["a", "b"], train_params(n_trees=5))
     bar.after_tree(
@@ -33,7 +33,7 @@ def test_the_bar_tells_builder_and_metric():
 
 def test_the_search_bar_adds_up_the_searches_of_all_parties():
     with SearchBar(60, shown=False) as bar:
-        for watcher in (bar.watcher(), bar.watcher()):
+        for listen in (bar.listener(), bar.listener()):
             for done in (5, 10, 15, 5, 15):  # two searches over 15 rows each
-                watcher(done, 15)
+                listen(done, 15)
         assert bar.progress.tasks[0].completed == 60

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 import xgboost as xgb
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_diabetes, load_iris
 from typer.testing import CliRunner
@@ -170,7 +171,7 @@ def test_an_error_is_one_sentence_and_nothing_is_written(run, folder, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_output_is_told_before_the_training(run, folder, capsys):
+def test_a_wrong_output_is_refused_before_the_training(run, folder, capsys):
     assert run("simulate", folder / "data.csv", "--label", "ill", "--trees", 1, "--save", "m.txt") == 1
     assert "SimFL" not in capsys.readouterr().out
 
@@ -189,7 +190,7 @@ def test_the_installed_command_ends_with_a_code_and_one_line_for_an_error(folder
 @pytest.mark.parametrize(
     "words", [["simulate"], ["simulate", "data.csv", "--recipe", "papre"], ["demos"], ["demo", "--tree", "3"]]
 )
-def test_wrong_usage_is_told_without_a_traceback(folder, words):
+def test_wrong_usage_is_explained_without_a_traceback(folder, words):
     code, _, err = installed(*words, cwd=folder)
     assert code == 2
     assert "Usage: simfl" in err
@@ -220,12 +221,50 @@ def test_too_few_trees_are_a_wrong_call(folder, run, capfd):
     assert "--trees" in capfd.readouterr().err
 
 
-def test_the_module_is_the_command():
-    import subprocess
-    import sys
+def python_m(*words, **more):
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, **more).stdout
 
-    done = subprocess.run([sys.executable, "-m", "simfl", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == simfl.__version__
+
+def test_the_module_is_the_command():
+    assert python_m("-m", "simfl", "--version").strip() == simfl.__version__
+
+
+HEAVY = ["numpy", "pandas", "scipy", "sklearn", "xgboost", "numba", "pyarrow"]
+HEAVY += ["altair", "jinja2", "nvflare", "cryptography"]
+LOADED = """
+import sys
+sys.argv = ["simfl", *sys.argv[1:]]
+from simfl.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("loaded:", *(name for name in %r if name in sys.modules))
+"""
+
+
+def commands(group, *path):
+    """Every command and group below a group, as the words that call it."""
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if hasattr(command, "commands"):
+            yield from commands(command, *path, name)
+
+
+COMMANDS = list(commands(typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("--version",), *((*c, "--help") for c in COMMANDS)], ids=lambda words: " ".join(words)
+)
+def test_the_command_line_starts_without_anything_heavy(words):
+    out = python_m("-c", LOADED % HEAVY, *words)
+    assert out.splitlines()[-1] == "loaded:"
+
+
+def test_the_package_is_imported_without_anything_heavy():
+    code = "import sys, simfl; print([name for name in %r if name in sys.modules], simfl.errors.DataError.__name__)"
+    assert python_m("-c", code % HEAVY).strip() == "[] DataError"
 
 
 def test_a_simulation_ends_with_a_report_that_can_be_made_again(run, folder, capsys):
@@ -243,7 +282,7 @@ def test_a_simulation_ends_with_a_report_that_can_be_made_again(run, folder, cap
     assert Path("runs/x/report.html").read_text() == written
 
 
-def test_a_report_of_nothing_is_told(run, capsys):
+def test_a_report_of_nothing_is_refused(run, capsys):
     assert run("report", "runs/nowhere") == 1
     assert "There is no run at runs/nowhere" in capsys.readouterr().err
 

@@ -38,18 +38,6 @@ def test_the_exit_status_says_whether_the_limits_hold(run, capsys, limit, code):
     assert ("Above the limit: " in capsys.readouterr().err) == bool(code)
 
 
-@pytest.mark.parametrize(("limit", "code"), [("0.9", 0), ("{members_from_codes = 0.1}", 1)])
-def test_a_study_file_brings_data_and_limits(run, capsys, tmp_path, limit, code):
-    (tmp_path / "study.toml").write_text(
-        '[audit]\ndata = "t.csv"\nlabel = "ill"\nmatching = "shared"\nparams = {n_hashes = 4}\n'
-        f"max_excess = {limit}\n"
-    )
-    assert run("study.toml", "--no-advice", "--json", "a.json") == code
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert found["setting"]["n_hashes"] == 4
-    assert found["exceeded"] == (["members_from_codes"] if code else [])
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -72,20 +60,41 @@ def test_the_installed_command_knows_it():
     assert "before anything is sent" in done.stdout
 
 
-def test_a_study_of_a_consortium_is_audited_with_its_parameters_and_the_partys_own_table(run, capsys, tmp_path):
+@pytest.fixture
+def study(run):
+    """A study of three wards, with a party.toml beside it; gives the function that writes it with some limits."""
     columns = Path("t.csv").read_text().split("\n", 1)[0].split(",")[:-2]
     text = 'name = "wards"\nlabel = "ill"\n[columns]\nward = ["a", "b", "c"]\n'
     text += "".join(f'"{name}" = "number"\n' for name in columns)
-    text += '[parameters]\nmin_group = 5\nids = "fresh"\nn_hashes = 4\nn_trees = 10\n[audit]\nmax_excess = 0.99\n'
+    text += '[parameters]\nmin_group = 5\nids = "fresh"\nn_hashes = 4\nn_trees = 10\n'
     text += "".join(f'[[party]]\nname = "{name}"\n' for name in ("north", "south", "west"))
-    Path("study.toml").write_text(text)
     Path("party.toml").write_text('name = "north"\ndata = "t.csv"\n')
+    return lambda limits: Path("study.toml").write_text(f"{text}[audit]\n{limits}\n")
+
+
+def test_a_study_is_audited_with_its_parameters_and_the_partys_own_table(run, study):
+    study("max_excess = 0.99")
     assert run("study.toml", "--no-advice", "--json", "a.json") == 0
     found = json.loads(Path("a.json").read_text())
     assert found["name"] == "north in wards"
     wanted = {"matching": "blind", "ids": "fresh", "masked": True, "min_group": 5, "parties": 3, "n_hashes": 4}
     assert {name: found["setting"][name] for name in wanted} == wanted
     assert set(found["limits"].values()) == {0.99}
+
+
+def test_a_study_may_limit_single_attacks_and_the_command_line_goes_before_it(run, study):
+    study("max_excess = {values_from_trees = 0.0, labels_of_known_people = 1.0}")
+    assert run("study.toml", "--no-advice", "--json", "a.json") == 1
+    found = json.loads(Path("a.json").read_text())
+    assert found["limits"] == {"values_from_trees": 0.0, "labels_of_known_people": 1.0}
+    assert found["exceeded"] == ["values_from_trees"]
+    assert run("study.toml", "--no-advice", "--max-excess", 1) == 0
+
+
+def test_what_the_study_says_cannot_be_given_beside_it(run, study, capsys):
+    study("")
+    assert run("study.toml", "--matching", "shared", "--hashes", 3) == 1
+    assert "--matching, --hashes cannot be given with a study" in capsys.readouterr().err
 
 
 def test_what_an_audit_found_goes_into_the_report(run, simfl_command, tmp_path):

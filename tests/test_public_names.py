@@ -1,5 +1,7 @@
 import doctest
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,15 @@ def test_the_public_names_are_these():
     assert set(simfl.__all__) == NAMES
     assert all(hasattr(simfl, name) for name in NAMES)
     assert simfl.__all__ == sorted(simfl.__all__)
+
+
+def test_public_names_and_modules_are_there_without_an_import_of_their_own():
+    code = "from simfl import *; import simfl; print(Party is simfl.party.Party, train is simfl.federation.train)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+    assert set(dir(simfl)) == {*NAMES, "__version__"}
+    with pytest.raises(AttributeError, match="no attribute 'Partie'"):
+        simfl.Partie  # noqa: B018
 
 
 def test_the_readme_uses_public_names_only():

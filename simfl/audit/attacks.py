@@ -1,8 +1,8 @@
-"""The attacks: pure functions from what a role sees (`views.py`) and rows of its own to estimates of a victim's rows.
+"""The attacks: pure functions from what a role sees (`views.py`) and its own rows to estimates of a victim's rows.
 
-All estimates are on the attacker's scale: 0 is the mean of its rows, 1 their deviation. Every attack that has to weigh
-evidence learns the weight in a rehearsal on the attacker's own rows, as a real attacker would. None of them gets to
-see what it guesses; that only the audit compares.
+All estimates are on the attacker's scale: 0 is the mean of its rows, 1 their deviation. An attack that has to weigh
+what it sees learns the weight in a rehearsal on the attacker's own rows, as a real attacker would. No attack sees what
+it guesses; only the trials (`trials.py`) compare the two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from scipy import linalg, sparse, special
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask
-from simfl.audit.views import Codes, Hashing, Pointers, Prior, RowSums, Tokens
+from simfl.audit.attributes import Attribute, decide_categories
+from simfl.audit.views import CodesView, Hashing, PointersView, Prior, RowSumsView, TokensView
 from simfl.preprocessing.similarity import most_similar
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import LEAF, Tree
@@ -23,69 +24,18 @@ from simfl.training.trees import LEAF, Tree
 RIDGE = 1e-3  # added to the prior's variances: few rows must not make a covariance certain
 ROWS_AT_ONCE = 512
 SWEEPS = 4  # over all attributes
-RARITY = 1e-3
-CLOSEST = 10  # own rows that stand for a victim's row
-CLOSE = 0.5  # a number counts as found within half a deviation
+RARITY = 1e-3  # weight of how rare a value is: small beside any misfit
+CLOSEST = 10  # rows of the attacker that stand for a victim's row
 TRIED = 24  # values that are tried for an unknown number
-
-
-# --- attributes: what is guessed -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A number (one column), or a category (yes/no columns of which a row has at most one)."""
-
-    columns: Longs
-    settings: Doubles | None  # the categories that the attacker knows of; None: a number
-    unit: Doubles  # the deviations of the columns
-
-    def chosen(self, estimate: Doubles) -> Longs:
-        """The category that an estimate of the columns is nearest to."""
-        if self.settings is None:
-            raise ValueError("A number has no settings to choose from.")
-        gaps = [(((estimate - setting) * self.unit) ** 2).sum(axis=1) for setting in self.settings]
-        return np.asarray(np.argmin(gaps, axis=0), dtype=np.int64)
-
-    def right(self, estimate: Doubles, truth: Doubles) -> Mask:
-        """Whose category is found, or whose number comes within half a deviation."""
-        if self.settings is None:
-            return np.asarray(np.abs(estimate - truth)[:, 0] <= CLOSE)
-        return np.asarray((np.abs(self.settings[self.chosen(estimate)] - truth) < 1e-6).all(axis=1))
-
-
-def attributes_of(prior: Prior, groups: Sequence[Longs]) -> list[Attribute]:
-    """The attributes that vary, from groups of columns."""
-    found = []
-    for group in groups:
-        columns = group[prior.varies[group]]
-        if len(columns) == 0:
-            continue
-        settings = np.unique(prior.rows[:, columns].round(9), axis=0)
-        is_number = len(columns) == 1 and len(settings) > 2
-        found.append(Attribute(columns, None if is_number else settings, prior.deviation[columns]))
-    return found
-
-
-def right(estimate: Doubles, truth: Doubles, attributes: Sequence[Attribute]) -> Doubles:
-    """Per row: the share of attributes that an estimate gets right."""
-    marks = [a.right(estimate[:, a.columns], truth[:, a.columns]) for a in attributes]
-    return np.asarray(np.mean(marks, axis=0), dtype=np.float64)
-
-
-def settled(estimate: Doubles, attributes: Sequence[Attribute]) -> Doubles:
-    """The estimate with every category decided."""
-    rows = estimate.copy()
-    for a in attributes:
-        if a.settings is not None:
-            rows[:, a.columns] = a.settings[a.chosen(estimate[:, a.columns])]
-    return rows
+REHEARSALS = 3  # of the hub, with hash functions of its own
+FITTING_ROUNDS = 30
+PRECISION = 2e-6  # of a leaf value: float32
 
 
 # --- from hash values ------------------------------------------------------------------------------------------------
 
 
-def rows_from_codes(view: Codes, prior: Prior) -> Doubles:
+def rows_from_codes(view: CodesView, prior: Prior) -> Doubles:
     """Inversion of the hashing: the mean of a Gaussian prior, given the bucket that each projection lies in.
 
     Every bucket is turned into a measurement of its projection (the mean and variance that the bucket leaves of the
@@ -108,18 +58,18 @@ def rows_from_codes(view: Codes, prior: Prior) -> Doubles:
     return out
 
 
-def refined_rows(view: Codes, prior: Prior, starts: Sequence[Doubles], attributes: Sequence[Attribute]) -> Doubles:
+def refined_rows(view: CodesView, prior: Prior, starts: Sequence[Doubles], attributes: Sequence[Attribute]) -> Doubles:
     """Search for the row that fits all its buckets: one attribute after the other is set to what fits best.
 
-    Goes further than the Gaussian estimate where rows are made of categories. From several starts the one is kept
-    that ends with the least misfit; how common a value is decides among those that fit.
+    Goes further than the Gaussian estimate where rows are made of categories. Of several starts
+    the one that ends with the least misfit is kept; among values that fit, the most common wins.
     """
     hashing = view.hashing.on(prior)
     low = view.values * hashing.width - hashing.offsets
     options = [(a, *_options(a, prior)) for a in attributes]
     best, least = np.zeros_like(starts[0]), np.full(len(low), np.inf)
     for start in starts:
-        rows = settled(start, attributes)
+        rows = decide_categories(start, attributes)
         for _ in range(SWEEPS):
             for attribute, values, rarity in options:
                 misfit = _misfits(rows, attribute, values, hashing, low) + rarity
@@ -133,11 +83,11 @@ def refined_rows(view: Codes, prior: Prior, starts: Sequence[Doubles], attribute
 def _options(attribute: Attribute, prior: Prior) -> tuple[Doubles, Doubles]:
     """The values to try, and how rare each is: minus the log of its share, small beside any misfit."""
     own = prior.rows[:, attribute.columns]
-    if attribute.settings is None:
+    if attribute.categories is None:
         values = np.unique(np.quantile(own[:, 0], np.linspace(0.01, 0.99, TRIED)))[:, None]
         return values, np.zeros(len(values))
-    share = np.bincount(attribute.chosen(own), minlength=len(attribute.settings)) / len(own)
-    return attribute.settings, -RARITY * np.log(np.maximum(share, 1e-6))
+    share = np.bincount(attribute.chosen(own), minlength=len(attribute.categories)) / len(own)
+    return attribute.categories, -RARITY * np.log(np.maximum(share, 1e-6))
 
 
 def _misfits(rows: Doubles, attribute: Attribute, values: Doubles, hashing: Hashing, low: Doubles) -> Doubles:
@@ -159,7 +109,7 @@ def rows_like(own: Ints, codes: Ints, seed: int = 0, n_jobs: int | None = None) 
 
 
 def _measurements(low: Doubles, high: Doubles, variance: Doubles) -> tuple[Doubles, Doubles]:
-    """What a bucket says about a projection beyond the prior N(0, variance): a value and the variance of its error."""
+    """What a bucket adds to the prior N(0, variance) of a projection: a value and the variance of its error."""
     mean, left = truncated_moments(low, high, np.sqrt(variance))
     left = np.minimum(left, variance * (1 - 1e-9))
     noise = 1 / (1 / left - 1 / variance)
@@ -190,7 +140,7 @@ def truncated_moments(low: Doubles, high: Doubles, deviation: Doubles) -> tuple[
 
 
 def members_from_codes(table: Ints, known: Ints) -> Mask:
-    """Who of these people is in the victim's table? Everybody whose code is."""
+    """Which of these people are in the victim's table: those whose code is."""
     _, number = np.unique(np.vstack([table, known]), axis=0, return_inverse=True)
     return np.isin(number[len(table) :], number[: len(table)])
 
@@ -226,7 +176,9 @@ class Precision:
         return odds
 
 
-def number_from_codes(view: Codes, prior: Prior, rows: Doubles, column: int, known: Precision) -> tuple[Doubles, ...]:
+def number_from_codes(
+    view: CodesView, prior: Prior, rows: Doubles, column: int, known: Precision
+) -> tuple[Doubles, ...]:
     """One unknown number, all else known: the interval that all buckets leave, seen through the prior.
 
     The column of `rows` itself is not read. Returns the estimate with the codes and the one without.
@@ -245,20 +197,20 @@ def number_from_codes(view: Codes, prior: Prior, rows: Doubles, column: int, kno
     return expected + mean, expected
 
 
-def setting_from_codes(
-    view: Codes, prior: Prior, rows: Doubles, columns: Longs, settings: Doubles, known: Precision
+def category_from_codes(
+    view: CodesView, prior: Prior, rows: Doubles, columns: Longs, categories: Doubles, known: Precision
 ) -> tuple[Longs, Longs]:
-    """One unknown category, all else known: the settings whose code fits, the likeliest of them first.
+    """One unknown category, all else known: the likeliest of those whose code fits.
 
-    Returns the number of the setting chosen with the codes, and of the one chosen without.
+    Returns the number of the category chosen with the codes, and of the one chosen without.
     """
     hashing = view.hashing.on(prior)
-    likely = known.log_odds(rows, columns, settings)
+    likely = known.log_odds(rows, columns, categories)
     A = hashing.directions[:, columns]
     rest = rows @ hashing.directions.T - rows[:, columns] @ A.T
     wrong = np.empty(likely.shape)
-    for number, setting in enumerate(settings):
-        codes = np.floor((rest + A @ setting + hashing.offsets) / hashing.width)
+    for number, category in enumerate(categories):
+        codes = np.floor((rest + A @ category + hashing.offsets) / hashing.width)
         wrong[:, number] = (codes != view.values).sum(axis=1)
     fits = wrong == wrong.min(axis=1, keepdims=True)
     return np.where(fits, likely, -np.inf).argmax(axis=1), likely.argmax(axis=1)
@@ -268,15 +220,15 @@ def setting_from_codes(
 
 
 def collision_distance(agreement: Doubles, width: float) -> Doubles:
-    """The distance at which two rows share so large a part of their hash values (Gaussian directions)."""
+    """The distance at which two rows have this share of equal hash values (Gaussian directions)."""
     ratio = np.geomspace(1e-3, 1e3, 4000)  # distance / width
     t = 1 / ratio
     chance = 1 - 2 * special.ndtr(-t) - 2 / (np.sqrt(2 * np.pi) * t) * (1 - np.exp(-(t**2) / 2))
     return np.interp(agreement, chance[::-1], ratio[::-1]) * width
 
 
-def token_map(view: Tokens, n_axes: int) -> Doubles:
-    """A map of the rows from nothing but equal tokens: classical scaling of the distances they betray."""
+def token_map(view: TokensView, n_axes: int) -> Doubles:
+    """A map of the rows from equal tokens alone: classical scaling of the distances that they reveal."""
     n, n_hashes = view.values.shape
     agreement = np.zeros((n, n))
     for column in view.values.T:
@@ -285,18 +237,21 @@ def token_map(view: Tokens, n_axes: int) -> Doubles:
     floor = max(float(np.quantile(agreement, 0.25)), 1 / (4 * n_hashes))  # beyond it, outliers would make up the map
     squared = collision_distance(np.clip(agreement, floor, 1.0), view.width) ** 2
     np.fill_diagonal(squared, 0.0)
+    axes = np.zeros((n, n_axes))
+    if np.unique(squared).size <= 2:  # all rows equally far apart: there is no map, and LAPACK would make one up
+        return axes
     centred = squared - squared.mean(axis=0) - squared.mean(axis=1)[:, None] + squared.mean()
     values, vectors = linalg.eigh(-0.5 * centred, subset_by_index=[n - n_axes, n - 1])
-    axes = np.zeros((n, n_axes))  # LAPACK may find fewer where many eigenvalues are equal
+    # LAPACK may find fewer axes where many eigenvalues are equal.
     axes[:, : len(values)] = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
     return axes
 
 
-def rows_from_tokens(view: Tokens, prior: Prior, rehearsals: int = 3, seed: int = 0) -> Doubles:
+def rows_from_tokens(view: TokensView, prior: Prior, seed: int = 0) -> Doubles:
     """The hub lays its map of the tokens over what it knows of the population.
 
     The axes of the map are matched with the principal axes of background rows, their signs by skewness. How far each
-    axis can be trusted comes from rehearsals with hash functions of the hub's own.
+    axis can be trusted comes from rehearsals with the hub's own hash functions.
     """
     background = prior.rows
     n_axes = min(8, background.shape[1], len(view.values) - 1)
@@ -307,14 +262,14 @@ def rows_from_tokens(view: Tokens, prior: Prior, rehearsals: int = 3, seed: int 
     trust = np.zeros(n_axes)
     rng = np.random.default_rng([seed, 11])
     n_hashes = view.values.shape[1]
-    for _ in range(rehearsals):
+    for _ in range(REHEARSALS):
         some = rng.permutation(len(background))[: len(view.values)]
         directions = rng.standard_normal((n_hashes, background.shape[1])) * np.sqrt(prior.varies)
         hashing = Hashing(directions, view.width * rng.random((n_hashes,)), view.width)
-        found = _oriented(token_map(Tokens(hashing.codes(background[some]), view.width), n_axes), sought)
+        found = _oriented(token_map(TokensView(hashing.codes(background[some]), view.width), n_axes), sought)
         truth = sought[some]
-        trust += (found * truth).mean(axis=0) / (found**2).mean(axis=0)
-    trust = np.clip(trust / rehearsals, 0.0, 1.0)
+        trust += (found * truth).mean(axis=0) / np.maximum((found**2).mean(axis=0), 1e-12)
+    trust = np.clip(trust / REHEARSALS, 0.0, 1.0)
     estimate: Doubles = (_oriented(token_map(view, n_axes), sought) * trust) @ principal.T
     return estimate
 
@@ -332,32 +287,32 @@ def _oriented(axes: Doubles, like: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class PointedAt:
-    """Per id that own rows point at: the means of these rows, and how many they are."""
+    """Per foreign row: the mean of the attacker's rows that point at it, and how many they are."""
 
     means: Doubles
     counts: Doubles
 
 
-def centres(view: Pointers, own: Doubles, tree: int = 0) -> PointedAt:
-    """The mean of the own rows that point at each foreign row in one tree. Nobody points at it: the overall mean."""
-    return _weighted_centres(_incidence(view, tree), own)
+def centres(view: PointersView, own: Doubles) -> PointedAt:
+    """The mean of the own rows that point at each foreign row of the first tree; the overall mean if none does."""
+    return _weighted_centres(_incidence(view, 0), own)
 
 
-def relinked_centres(view: Pointers, own: Doubles, tree: int = 0) -> PointedAt:
-    """Fresh ids, linked again: own rows that often stand together point at the same foreign row.
+def relinked_centres(view: PointersView, own: Doubles) -> PointedAt:
+    """Fresh ids, linked again: own rows that often share an id point at the same foreign row.
 
-    The group around an id is widened by the rows that its members stand together with in all other trees.
+    The group around an id of the first tree is widened by the rows that its members share an id with in all others.
     """
     together = sparse.csr_matrix((view.ids.shape[1], view.ids.shape[1]))
-    for other in range(len(view.ids)):
-        incidence = _incidence(view, other)
+    for tree in range(len(view.ids)):
+        incidence = _incidence(view, tree)
         together = together + incidence.T @ incidence
     together = together.tolil()
     together.setdiag(0)
-    return _weighted_centres((_incidence(view, tree) @ together.tocsr()).tocsr(), own)
+    return _weighted_centres((_incidence(view, 0) @ together.tocsr()).tocsr(), own)
 
 
-def _incidence(view: Pointers, tree: int) -> Any:
+def _incidence(view: PointersView, tree: int) -> Any:
     """Foreign rows by own rows: 1 where the own row points at the foreign one."""
     ids = view.ids[tree]
     own = np.repeat(np.arange(len(ids)), ids.shape[1])
@@ -408,12 +363,12 @@ def rows_from_leaves(own: Ints, leaves: Ints, prior: Prior, seed: int = 0, n_job
 # --- from sums -------------------------------------------------------------------------------------------------------
 
 
-def labels_from_sums(view: RowSums, groups: Ints, belief: Doubles, rounds: int = 30) -> Doubles:
-    """The labels of rows, known in which sum each one is: `belief` is bent until it adds up to the sums.
+def labels_from_sums(view: RowSumsView, groups: Ints, belief: Doubles) -> Doubles:
+    """The labels of rows whose sum is known: `belief` is changed until it adds up to the sums.
 
-    Who is alone in a sum, or in one of a single label, has no secret left. For the others the shares of the classes in
-    the sum are spread over its members as `belief` (a probability per class, or a number) says: by proportional
-    fitting for classes, by a common shift for numbers.
+    A row that is alone in its sum, or among rows of the same label, has no secret left. For the others the shares of
+    the classes in the sum are spread over its members as `belief` (a probability per class, or a number) says: by
+    proportional fitting for classes, by a common shift for numbers.
     """
     members, totals = view.members(), view.label_totals()
     if view.objective == "reg:squarederror":
@@ -421,14 +376,14 @@ def labels_from_sums(view: RowSums, groups: Ints, belief: Doubles, rounds: int =
         return belief + gap[groups, None]
     totals = np.rint(totals)
     p = np.clip(belief, 1e-6, None)
-    for _ in range(rounds):
+    for _ in range(FITTING_ROUNDS):
         sums = np.stack([np.bincount(groups, column, len(totals)) for column in p.T], axis=1)
         p = p * (totals / np.maximum(sums, 1e-300))[groups]
         p = p / np.maximum(p.sum(axis=1, keepdims=True), 1e-300)
     return p
 
 
-def labels_of_known_people(view: RowSums, candidates: Ints, own_guess: Doubles) -> Doubles:
+def labels_of_known_people(view: RowSumsView, candidates: Ints, own_guess: Doubles) -> Doubles:
     """The labels of people whose features are known, but not in which of some sums they are.
 
     `candidates` are the builder's rows that a person's gradient may have gone to. A sum without members is ruled
@@ -452,7 +407,7 @@ def rows_from_tree(tree: Tree, X: AnyArray, prior: Prior) -> tuple[Doubles, Doub
     """Per leaf: a typical row of its box, and the share of the population that the attacker expects there.
 
     The attacker's own rows in the leaf are averaged; in an empty leaf, the middle of the box stands in for the
-    features that the way down asked about, the mean for all others.
+    features that the path to the leaf asks about, the mean for all others.
     """
     leaf = leaf_numbers(tree, X)
     counts = np.bincount(leaf, minlength=tree.n_leaves)
@@ -479,10 +434,8 @@ def _box_middles(tree: Tree, prior: Prior) -> Doubles:
     return middles
 
 
-def counts_from_leaf_values(
-    values: Floats, base: float, learning_rate: float, reg_lambda: float, most: int, precision: float = 2e-6
-) -> Longs:
-    """How many rows are in each leaf of the first tree of a classifier, read off its value; 0 where it is not clear.
+def counts_from_leaf_values(values: Floats, base: float, learning_rate: float, reg_lambda: float, most: int) -> Longs:
+    """The number of rows in each leaf of a classifier's first tree, from the leaf's value; 0 where it is not clear.
 
     All rows start with the same probability p, so a leaf with n rows, n1 of them positive, has the value
     rate * (n1 - n p) / (n p (1 - p) + lambda). Only one pair of whole numbers may come as close as float32 allows.
@@ -493,7 +446,7 @@ def counts_from_leaf_values(
     for leaf, value in enumerate(values.astype(np.float64)):
         ones = np.rint(value / learning_rate * hessian + n * base)
         error = np.abs(learning_rate * (ones - n * base) / hessian - value)
-        fits = (ones >= 0) & (ones <= n) & (error <= precision * max(abs(value), 1e-3))
+        fits = (ones >= 0) & (ones <= n) & (error <= PRECISION * max(abs(value), 1e-3))
         if fits.sum() == 1:
             found[leaf] = int(n[fits][0])
     return found
@@ -508,13 +461,3 @@ def revealed_values(trees: Sequence[Tree], X: AnyArray) -> tuple[Longs, Mask]:
     columns = np.array([f for f, _ in ordered], dtype=np.int64)
     hits = np.array([int((X[:, f] == np.float32(t)).sum()) for f, t in ordered], dtype=np.int64)
     return columns, hits > 0
-
-
-# --- how good an estimate is -----------------------------------------------------------------------------------------
-
-
-def explained(estimate: Doubles, truth: Doubles, columns: AnyArray) -> float:
-    """R2 over all values: 0 is guessing the mean, 1 is the truth."""
-    error = ((estimate - truth) ** 2)[:, columns].sum()
-    total = (truth**2)[:, columns].sum()
-    return float(1 - error / total) if total > 0 else 0.0

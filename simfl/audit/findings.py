@@ -1,22 +1,22 @@
-"""What an audit finds: success beside guessing, with intervals, as data, as a table and as a page."""
+"""What an audit finds: each attack's success beside guessing, with intervals; as data, as a table and as a page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from rich.table import Table as RichTable
 
 from simfl.arrays import Doubles
 from simfl.errors import DataError, FileError
+from simfl.params import Ids, Matching
 from simfl.report.bootstrap import interval
 from simfl.report.record import AuditResult
 
-Matching = Literal["shared", "blind"]
-Ids = Literal["linked", "fresh"]
 Role = Literal["hub", "hub with a sample", "builder", "other party", "outsider"]
 
+ATTRIBUTES_RIGHT = "attributes right"
 TITLES: dict[str, str] = {
     "rows_from_codes": "Rows, from hash values",
     "members_from_codes": "Who is in the table, from hash values",
@@ -32,7 +32,7 @@ TITLES: dict[str, str] = {
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One attack's success beside guessing. Intervals: 95 %, from resampling what it was counted on."""
+    """One attack's success beside guessing. Intervals: 95 %, by resampling the rows it was counted on."""
 
     attack: str
     title: str
@@ -146,7 +146,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def points(share: float) -> str:
-    """A difference of shares in percentage points.
+    """A difference of two shares, in percentage points.
 
     >>> points(0.123)
     '+12.3'
@@ -154,10 +154,24 @@ def points(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
+class Counted(NamedTuple):
+    """What an attack achieved on each row it was tried on, beside guessing; and further figures."""
+
+    success: Doubles
+    guess: Doubles
+    details: dict[str, float]
+
+    @property
+    def excess(self) -> Doubles:
+        """How much better than guessing."""
+        return self.success - self.guess
+
+
 def finding(
-    attack: str, roles: list[Role], measure: str, success: Doubles, guess: Doubles, sentence: str, **details: float
+    attack: str, roles: list[Role], counted: Counted, sentence: str, measure: str = ATTRIBUTES_RIGHT
 ) -> Finding:
     """The means with their intervals, and the sentence with the means in it."""
+    success, guess = counted.success, counted.guess
     if len(success) == 0:
         raise DataError(f"There is nothing to count {attack} on: attacker and victim hold the same rows.")
     return Finding(
@@ -168,9 +182,9 @@ def finding(
         success=float(success.mean()),
         success_interval=interval(success),
         guess=float(guess.mean()),
-        excess=float((success - guess).mean()),
-        excess_interval=interval(success - guess),
+        excess=float(counted.excess.mean()),
+        excess_interval=interval(counted.excess),
         n=len(success),
         sentence=sentence.format(success=f"{success.mean():.1%}", guess=f"{guess.mean():.1%}"),
-        details={name: round(value, 6) for name, value in details.items()},
+        details={name: round(value, 6) for name, value in counted.details.items()},
     )

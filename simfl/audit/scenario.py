@@ -1,4 +1,4 @@
-"""The case that an audit tries: one party's table, split at random into an attacker, a victim and other parties.
+"""The scenario of an audit: one party's table, split at random into an attacker, a victim and other parties.
 
 Stage 1 and a training really run on the split, so that an audit attacks what the given parameters lead to, and
 refuses what SimFL refuses.
@@ -16,8 +16,8 @@ from scipy import sparse
 
 from simfl import params as parameters
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
-from simfl.audit import attacks, views
-from simfl.audit.views import Hashing, Prior, RowSums
+from simfl.audit import attributes
+from simfl.audit.views import Hashing, Prior, RowSumsView, seed_of
 from simfl.data.table import as_labels, as_table, class_numbers, objective_for, plain_classes
 from simfl.errors import DataError, ParameterError
 from simfl.federation import prepare, train
@@ -31,7 +31,7 @@ from simfl.training.groups import join_small_groups
 from simfl.training.losses import LOSSES
 from simfl.training.trees import Tree, from_booster
 
-MOST_ROWS = 40_000  # of the table: of more, so many are drawn at random
+MOST_ROWS = 40_000  # of the table: of a larger one, this many are drawn at random
 FEWEST_ROWS = 20  # of a party: fewer teach an attacker nothing
 MOST_ATTACKED = 1000  # rows of the victim that the slower attacks are counted on
 TREES_PER_PARTY = 10
@@ -40,40 +40,41 @@ VICTIM, ATTACKER = 0, 1  # places among the parties; the victim builds the first
 
 
 @dataclass(frozen=True)
-class Hashed:
-    """A choice of n_hashes and bucket_width, and the codes that it gives the rows of all."""
+class HashedRows:
+    """Hash functions, and the codes that they give everybody's rows."""
 
     hashing: Hashing
-    own: Ints
+    attacker: Ints
     victim: Ints
     others: Ints
 
     @property
     def n_hashes(self) -> int:
-        """How many hash functions there are."""
+        """The number of hash functions."""
         return len(self.hashing.offsets)
 
 
-class Case:
+class Scenario:
     """Who has which rows. `others` are the rows of all parties but the attacker, the victim's first."""
 
     def __init__(self, X: Any, y: Any, parties: int, seed: int, params: dict[str, Any], leaves: bool = True) -> None:
         table, _ = as_table(X, TABLE)
         labels = as_labels(y, table.shape[0], TABLE)
-        self.n_rows, self.seed = table.shape[0], seed
-        self.leaves = leaves
+        self.n_rows, self.seed, self.leaves = table.shape[0], seed, leaves
         _check_size(self.n_rows, parties)
         given = params.get("objective", "auto")
         self.objective: str = objective_for(labels) if given == "auto" else given
-        self.stage_1, self.stage_2 = parameters.split({k: v for k, v in params.items() if k != "objective"})
+        first, self.given = parameters.split({k: v for k, v in params.items() if k != "objective"})
+        self.stage_2 = parameters.train_params(**self.given)
         chosen = np.sort(self._rng(1).permutation(self.n_rows)[:MOST_ROWS])
         self.X: Table = table[chosen]
         self.y = _as_numbers(labels[chosen], self.objective)
         self.dense: Doubles = (self.X.toarray() if sparse.issparse(self.X) else self.X).astype(np.float64)
         self.members = [np.sort(part) for part in np.array_split(self._rng(2).permutation(len(chosen)), parties)]
-        self._prepare()
+        self._prepare(first | {"random_state": seed})
         self.prior = Prior.of(self.dense[self.attacker])
-        self.attributes = attacks.attributes_of(self.prior, views.one_hot_groups(self.dense[self.attacker]))
+        groups = attributes.one_hot_groups(self.dense[self.attacker])
+        self.attributes = attributes.attributes_of(self.prior, groups)
         if not self.attributes:
             raise DataError(f"{TABLE} has no column that varies. There is nothing to guess.")
         self.truth = self.prior.standard(self.dense[self.victim])
@@ -97,34 +98,33 @@ class Case:
         """All rows but the attacker's."""
         return np.concatenate([rows for place, rows in enumerate(self.members) if place != ATTACKER])
 
-    def _prepare(self) -> None:
-        """Let the real stage 1 settle the parameters."""
-        self.later = parameters.train_params(**self.stage_2)
+    def _prepare(self, given: dict[str, Any]) -> None:
+        """Let the real stage 1 fill in the parameters."""
         parties = [Party(f"party {i}", self.X[rows], self.y[rows]) for i, rows in enumerate(self.members)]
-        self.ready = prepare(parties, **self.stage_1 | {"random_state": self.seed})
+        self.ready = prepare(parties, **given)
         about = self.ready.about
         if not about.n_hashes or about.bucket_width is None:
             raise ParameterError("n_neighbors=0 hashes nothing. Audit with at least one similar row.")
-        self.settled = about.params
+        self.stage_1 = about.params
         self.n_features = about.params.original_features or self.X.shape[1]
         standard = about.params.scale == "standard"
         self.scale = common_scale(moments(self.X), len(self.y)) if standard else Scale.none(self.X.shape[1])
         self.hashed = self.hash(about.n_hashes, about.bucket_width)
 
-    def hash(self, n_hashes: int, width: float, draw: int = 0) -> Hashed:
-        """The codes of all rows, with so many hash functions and buckets so wide. Draw 0 is the real one."""
-        family = HashFamily.draw(self.seed + draw, n_hashes, self.X.shape[1], width, self.settled.hash_law)
+    def hash(self, n_hashes: int, width: float, draw: int = 0) -> HashedRows:
+        """The codes of all rows with other hash functions. Draw 0 is the real one."""
+        family = HashFamily.draw(self.seed + draw, n_hashes, self.X.shape[1], width, self.stage_1.hash_law)
         hashing = Hashing.of(family, self.scale)
         codes = hashing.codes(np.where(np.isnan(self.dense), self.scale.mean, self.dense))
-        return Hashed(hashing, codes[self.attacker], codes[self.victim], codes[self.others])
+        return HashedRows(hashing, codes[self.attacker], codes[self.victim], codes[self.others])
 
     # --- stage 2 -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def model(self) -> Model:
         """A real training: a few trees per party or, where the leaves of rows are of interest, up to a rematch."""
-        rounds = (self.leaves and self.later.rematch) or TREES_PER_PARTY * len(self.members)
-        given = self.stage_2 | {"n_trees": rounds, "objective": self.objective, "random_state": self.seed}
+        rounds = (self.leaves and self.stage_2.rematch) or TREES_PER_PARTY * len(self.members)
+        given = self.given | {"n_trees": rounds, "objective": self.objective, "random_state": self.seed}
         return train(self.ready, callbacks=[], **given)
 
     def trees(self, builder: int | None = None) -> list[Tree]:
@@ -136,28 +136,28 @@ class Case:
 
     @cached_property
     def start(self) -> Doubles:
-        """The start value of the training, which everybody is told."""
+        """The start value of the training, which everybody receives."""
         loss = LOSSES[self.objective]
         sums = np.bincount(self.y.astype(np.int64)) if loss.classifies else self.y.sum(dtype=np.float64, keepdims=True)
         return loss.start(sums.astype(float).tolist(), float(len(self.y)))
 
     def similar(self, queries: Ints, seed: int) -> Ints:
         """The attacker's rows that rows with these codes resemble."""
-        k = min(self.settled.n_neighbors or 1, len(self.attacker))
-        found, _ = most_similar(queries, self.hashed.own, k=k, seed=seed, n_jobs=self.settled.n_jobs)
+        k = min(self.stage_1.n_neighbors or 1, len(self.attacker))
+        found, _ = most_similar(queries, self.hashed.attacker, k=k, seed=seed, n_jobs=self.stage_1.n_jobs)
         return found
 
-    def sums(self, min_group: int) -> tuple[RowSums, Ints]:
+    def sums(self, min_group: int) -> tuple[RowSumsView, Ints]:
         """The first round's sums, the attacker being the builder; and its row that each foreign gradient went to."""
         similar = self.similar(self.hashed.others, self.seed)
-        groups = draw_similar(similar, views.seed_of(self.seed, 5, 0))
+        groups = draw_similar(similar, seed_of(self.seed, 5, 0))
         if min_group > 1:
             groups = self._joined(similar, groups, min_group)
-        sums = views.row_sums(groups, self.y[self.others], len(self.attacker), self.objective, self.start)
-        return sums, groups
+        y, n = self.y[self.others], len(self.attacker)
+        return RowSumsView.of(groups, y, n, self.objective, self.start), groups
 
     def _joined(self, similar: Ints, drawn: Ints, min_group: int) -> Ints:
-        """The same after every party has seen to it that none of its groups is too small."""
+        """The same after every party has joined its groups that are too small."""
         found = drawn.copy()
         sizes = [len(rows) for place, rows in enumerate(self.members) if place != ATTACKER]
         for part in np.split(np.arange(len(drawn)), np.cumsum(sizes)[:-1]):
@@ -173,7 +173,7 @@ class Case:
 
     @cached_property
     def own_model(self) -> xgb.Booster:
-        """A model of the attacker's own rows."""
+        """A model of the attacker's rows."""
         classes = {"num_class": int(self.y.max()) + 1} if self.objective == "multi:softprob" else {}
         options = {"objective": self.objective, "max_depth": 4, "learning_rate": 0.2, "verbosity": 0, "nthread": 1}
         rows = xgb.DMatrix(self.X[self.attacker], label=self.y[self.attacker])
@@ -192,15 +192,15 @@ class Case:
         shares = np.bincount(own.astype(np.int64), minlength=int(self.y.max()) + 1) / len(own)
         return np.tile(shares, (n, 1))
 
-    # --- how right somebody is ---------------------------------------------------------------------------------------
+    # --- how right an attacker is ------------------------------------------------------------------------------------
 
-    def right(self, estimate: Doubles, truth: Doubles) -> Doubles:
-        """Per row the share of attributes that an estimate gets right."""
-        return attacks.right(estimate, truth, self.attributes)
+    def share_right(self, estimate: Doubles, truth: Doubles) -> Doubles:
+        """Per row: the share of attributes that an estimate gets right."""
+        return attributes.share_right(estimate, truth, self.attributes)
 
     def explained(self, estimate: Doubles, truth: Doubles) -> float:
         """R2 over all values."""
-        return attacks.explained(estimate, truth, self.prior.varies)
+        return attributes.explained(estimate, truth, self.prior.varies)
 
     def labels_right(self, belief: Doubles) -> Doubles:
         """Per row of the victim: the chance that the likeliest label is the true one; ties are guessed."""

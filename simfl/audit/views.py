@@ -1,4 +1,4 @@
-"""What a curious role sees of a victim's rows, as plain data: the input of the attacks, and nothing else may be.
+"""What a curious role sees of a victim's rows, as plain data: the only input of the attacks.
 
 Everything here is computed with the functions that parties really use (hashing, search, drawing, fixed-point sums), so
 that an attack gets what would really be sent. Under `matching="shared"` all parties and the hub see codes; under
@@ -25,7 +25,7 @@ TINY = 1e-9
 
 @dataclass(frozen=True)
 class Prior:
-    """What an attacker knows before any message: rows of its own, on their own scale (mean 0, deviation 1)."""
+    """What an attacker knows before any message: its own rows, on their own scale (mean 0, deviation 1)."""
 
     mean: Doubles
     deviation: Doubles  # zero where a column does not vary
@@ -33,7 +33,7 @@ class Prior:
 
     @classmethod
     def of(cls, X: Doubles) -> Prior:
-        """The prior that rows of one's own give. Missing values (NaN) become the mean."""
+        """The prior from the attacker's rows. Missing values (NaN) become the mean."""
         mean = np.nan_to_num(np.nanmean(X, axis=0))
         deviation = np.nan_to_num(np.nanstd(X, axis=0))
         deviation[deviation <= TINY * np.maximum(np.abs(mean), 1.0)] = 0.0
@@ -42,8 +42,12 @@ class Prior:
 
     @property
     def varies(self) -> AnyArray:
-        """The columns that there is something to guess about."""
+        """The columns in which there is something to guess."""
         return self.deviation > 0
+
+    def part(self, rows: Longs) -> Prior:
+        """The same scale, and only these rows."""
+        return Prior(self.mean, self.deviation, self.rows[rows])
 
     def standard(self, X: Doubles) -> Doubles:
         """Rows on this scale; missing values become 0, the mean."""
@@ -52,7 +56,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class Hashing:
-    """The hash functions as everybody knows them who has their seed: floor((directions . row + offsets) / width)."""
+    """The hash functions, known to everybody who has their seed: floor((directions . row + offsets) / width)."""
 
     directions: Doubles
     offsets: Doubles
@@ -60,7 +64,7 @@ class Hashing:
 
     @classmethod
     def of(cls, family: HashFamily, scale: Scale) -> Hashing:
-        """The functions on rows as they are: the common scale is moved into the directions."""
+        """The functions on unscaled rows: the common scale is moved into the directions."""
         directions = family.directions / scale.deviation
         return cls(directions, family.offsets - directions @ scale.mean, family.bucket_width)
 
@@ -75,7 +79,7 @@ class Hashing:
 
 
 @dataclass(frozen=True)
-class Codes:
+class CodesView:
     """Shared matching: every row's hash values, and the functions they came from."""
 
     values: Ints
@@ -83,15 +87,15 @@ class Codes:
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Blind matching, at the hub: which hash values are equal. Numbers without meaning; rows in a private order."""
+class TokensView:
+    """Blind matching, at the hub: which hash values are equal. The numbers mean nothing; the order is private."""
 
     values: Ints
     width: float  # of a bucket, in deviations of the data
 
     @classmethod
-    def of(cls, codes: Ints, width: float, rng: np.random.Generator) -> tuple[Tokens, Longs]:
-        """The tokens, and the private order: the row that stands at each place."""
+    def of(cls, codes: Ints, width: float, rng: np.random.Generator) -> tuple[TokensView, Longs]:
+        """The tokens, and the private order: the row at each place."""
         order = rng.permutation(len(codes))
         values = np.empty_like(codes)
         for column in range(codes.shape[1]):
@@ -101,7 +105,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Pointers:
+class PointersView:
     """At a party: the foreign rows that its own rows point at.
 
     `ids` has the shape (trees, own rows, k). Ids that last: one "tree" with all k similar rows of every own row. Fresh
@@ -110,25 +114,27 @@ class Pointers:
 
     ids: Ints
     n_rows: int  # of the party that is pointed at
-    fresh: bool
 
+    @classmethod
+    def of(
+        cls, own: Ints, foreign: Ints, k: int, *, fresh_trees: int, seed: int, n_jobs: int | None
+    ) -> tuple[PointersView, list[Longs]]:
+        """What a party with these codes learns of another's rows; per tree, the foreign row behind every id.
 
-def pointers(
-    own: Ints, foreign: Ints, k: int, seed: int, *, fresh: bool, n_trees: int, n_jobs: int | None
-) -> tuple[Pointers, list[Longs]]:
-    """What a party with these codes learns of another's rows; per tree, the foreign row behind every id."""
-    similar, _ = most_similar(own, foreign, k=k, seed=seed, n_jobs=n_jobs)
-    if not fresh:
-        return Pointers(similar[None], len(foreign), False), [np.arange(len(foreign))]
-    rng = np.random.default_rng([seed, 7])
-    orders = [rng.permutation(len(foreign)) for _ in range(n_trees)]
-    drawn = [np.argsort(order)[draw_similar(similar, seed_of(seed, 5, tree))] for tree, order in enumerate(orders)]
-    ids = np.array(drawn, dtype=np.int32).reshape(n_trees, len(own), 1)
-    return Pointers(ids, len(foreign), True), orders
+        `fresh_trees`: the number of trees with fresh ids; 0: ids that last.
+        """
+        similar, _ = most_similar(own, foreign, k=k, seed=seed, n_jobs=n_jobs)
+        if not fresh_trees:
+            return cls(similar[None], len(foreign)), [np.arange(len(foreign))]
+        rng = np.random.default_rng([seed, 7])
+        orders = [rng.permutation(len(foreign)) for _ in range(fresh_trees)]
+        drawn = [np.argsort(order)[draw_similar(similar, seed_of(seed, 5, tree))] for tree, order in enumerate(orders)]
+        ids = np.array(drawn, dtype=np.int32).reshape(fresh_trees, len(own), 1)
+        return cls(ids, len(foreign)), orders
 
 
 @dataclass(frozen=True)
-class RowSums:
+class RowSumsView:
     """At the builder: the first round's sums onto its rows, in fixed point, and the start value behind them."""
 
     gradients: Ints  # (rows of the builder, outputs)
@@ -137,8 +143,20 @@ class RowSums:
     objective: str
     base_score: Doubles
 
+    @classmethod
+    def of(cls, similar: Ints, y: Floats, n_rows: int, objective: str, base_score: Doubles) -> RowSumsView:
+        """The sums of foreign rows: `similar` is the builder's row that the gradient of each one goes to."""
+        loss = LOSSES[objective]
+        margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
+        g, h = loss.gradients(margin, y, None)
+        uses = most_uses(similar[:, None], n_rows)
+        exponents = tuple(resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
+        G, H = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
+        gradients, hessians = (to_row_ints(v, e, ROW_BITS) for v, e in zip((G, H), exponents, strict=True))
+        return cls(gradients, hessians, (exponents[0], exponents[1]), objective, base_score)
+
     def members(self) -> Longs:
-        """How many foreign rows are in each sum: the first round's hessian is the same for all of them."""
+        """The number of foreign rows in each sum: the first round's hessian is the same for all of them."""
         loss = LOSSES[self.objective]
         margin = np.tile(loss.margin(self.base_score).astype(np.float32), (1, 1))
         _, h = loss.gradients(margin, np.zeros(1, dtype=np.float32), None)
@@ -146,7 +164,7 @@ class RowSums:
         return counts
 
     def label_totals(self) -> Doubles:
-        """Per sum: how many members are of each class, or (for numbers) the total of their labels."""
+        """Per sum: the members of each class, or (for numbers) the total of their labels."""
         G, n = from_ints(self.gradients, self.exponents[0]), self.members()[:, None]
         margin = LOSSES[self.objective].margin(self.base_score)
         if self.objective == "reg:squarederror":
@@ -159,7 +177,7 @@ class RowSums:
         return totals
 
     def is_pure(self) -> Mask:
-        """Per sum: whether it tells the label of each member (one member, or one class)."""
+        """Per sum: whether it reveals the label of each member (one member, or one class)."""
         if self.objective == "reg:squarederror":
             return np.asarray(self.members() == 1)
         largest: Doubles = np.rint(self.label_totals()).max(axis=1)
@@ -169,36 +187,3 @@ class RowSums:
 def seed_of(*parts: int) -> int:
     """One seed from several numbers."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])
-
-
-def row_sums(similar: Ints, y: Floats, n_rows: int, objective: str, base_score: Doubles) -> RowSums:
-    """The first round's sums of the foreign rows: `similar` is the builder's row that each one's gradient goes to."""
-    loss = LOSSES[objective]
-    margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
-    g, h = loss.gradients(margin, y, None)
-    uses = most_uses(similar[:, None], n_rows)
-    exponents = tuple(resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
-    G, H = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
-    gradients, hessians = (to_row_ints(v, e, ROW_BITS) for v, e in zip((G, H), exponents, strict=True))
-    return RowSums(gradients, hessians, (exponents[0], exponents[1]), objective, base_score)
-
-
-def one_hot_groups(X: Doubles) -> list[Longs]:
-    """The columns that belong to one attribute: neighbouring yes/no columns of which a row has at most one.
-
-    >>> [g.tolist() for g in one_hot_groups(np.array([[1.0, 0, 5, 1, 0], [0, 1, 7, 1, 0], [0, 1, 7, 0, 1]]))]
-    [[0, 1], [2], [3, 4]]
-    """
-    groups: list[list[int]] = []
-    taken = np.zeros(len(X), dtype=bool)
-    open_group = False
-    for column in range(X.shape[1]):
-        yes_no = bool(np.isin(X[:, column], (0.0, 1.0)).all())
-        ones = X[:, column] == 1.0
-        if yes_no and open_group and not (taken & ones).any():
-            groups[-1].append(column)
-            taken |= ones
-        else:
-            groups.append([column])
-            taken, open_group = ones, yes_no
-    return [np.array(group) for group in groups]

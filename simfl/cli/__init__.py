@@ -1,5 +1,8 @@
-"""The command line."""
+"""The command line, in files by user: data scientist (simulate, models), auditor (audit), operator (deploy).
 
-from simfl.cli.app import main
+The commands import what they need when they run: `simfl --help` loads no NumPy.
+"""
 
-__all__ = ["main"]
+from simfl.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import truncnorm
 
-from simfl.audit import attacks, views
-from simfl.audit.views import Codes, Hashing, Pointers, Prior, Tokens
+from simfl.audit import attacks, attributes
+from simfl.audit.views import CodesView, Hashing, PointersView, Prior, RowSumsView, TokensView
 from simfl.training.trees import LEAF, Tree, children
 
 
@@ -30,7 +30,7 @@ def split(X):
 def test_as_many_narrow_buckets_as_features_give_the_row_itself():
     prior, X, truth = split(population())
     h = hashing(6, 6, 1e-4)
-    estimate = attacks.rows_from_codes(Codes(h.codes(X), h), prior)
+    estimate = attacks.rows_from_codes(CodesView(h.codes(X), h), prior)
     assert np.abs(estimate - truth).max() < 0.02
 
 
@@ -38,7 +38,7 @@ def test_useless_codes_give_the_prior_mean():
     prior, X, _ = split(population())
     h = hashing(6, 6, 1e7)
     h = Hashing(h.directions, h.offsets - 5e6, h.width)  # no bucket ends near the rows
-    estimate = attacks.rows_from_codes(Codes(h.codes(X), h), prior)
+    estimate = attacks.rows_from_codes(CodesView(h.codes(X), h), prior)
     assert np.abs(estimate).max() < 1e-3
 
 
@@ -46,7 +46,7 @@ def test_one_hash_gives_the_truncated_mean_along_its_direction():
     rng = np.random.default_rng(3)
     prior = Prior.of(rng.normal(size=(40_000, 2)))
     h = Hashing(np.array([[1.0, 0.0]]), np.array([0.0]), 1.0)  # bucket 0: the first feature is from 0 to 1
-    estimate = attacks.rows_from_codes(Codes(np.array([[0]], dtype=np.int32), h), prior)
+    estimate = attacks.rows_from_codes(CodesView(np.array([[0]], dtype=np.int32), h), prior)
     np.testing.assert_allclose(estimate[0], [truncnorm.mean(0, 1), 0.0], atol=0.02)
 
 
@@ -55,8 +55,8 @@ def test_more_hashes_tell_more():
     found = []
     for n_hashes in (1, 3, 5):
         h = hashing(n_hashes, 6, 2.0)
-        estimate = attacks.rows_from_codes(Codes(h.codes(X), h), prior)
-        found.append(attacks.explained(estimate, truth, prior.varies))
+        estimate = attacks.rows_from_codes(CodesView(h.codes(X), h), prior)
+        found.append(attributes.explained(estimate, truth, prior.varies))
     assert 0 < found[0] < found[1] < found[2]
 
 
@@ -64,7 +64,7 @@ def test_a_constant_column_does_no_harm():
     X = np.hstack([population(), np.full((400, 1), 7.0)])
     prior, rows, truth = split(X)
     h = hashing(7, 7, 1e-4)
-    estimate = attacks.rows_from_codes(Codes(h.codes(rows), h), prior)
+    estimate = attacks.rows_from_codes(CodesView(h.codes(rows), h), prior)
     assert prior.varies.tolist() == [True] * 6 + [False]
     assert np.abs(estimate - truth).max() < 0.02
 
@@ -94,7 +94,7 @@ def test_one_unknown_number_lies_in_the_interval_that_the_buckets_leave():
     prior, X, truth = split(population())
     known = attacks.Precision.of(prior)
     h = hashing(2, 6, 1e-3)
-    found, _ = attacks.number_from_codes(Codes(h.codes(X), h), prior, truth, 4, known)
+    found, _ = attacks.number_from_codes(CodesView(h.codes(X), h), prior, truth, 4, known)
     assert np.abs(found - truth[:, 4]).max() < 0.02
 
 
@@ -102,7 +102,7 @@ def test_without_codes_the_other_attributes_are_all_there_is():
     prior, X, truth = split(population())
     known = attacks.Precision.of(prior)
     wide = Hashing(np.ones((1, 6)), np.array([-5e6]), 1e7)
-    found, expected = attacks.number_from_codes(Codes(wide.codes(X), wide), prior, truth, 4, known)
+    found, expected = attacks.number_from_codes(CodesView(wide.codes(X), wide), prior, truth, 4, known)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     slope = np.linalg.lstsq(np.delete(prior.rows, 4, axis=1), prior.rows[:, 4], rcond=None)[0]
     assert np.corrcoef(expected, np.delete(truth, 4, axis=1) @ slope)[0, 1] > 0.99
@@ -111,7 +111,7 @@ def test_without_codes_the_other_attributes_are_all_there_is():
 def test_the_unknown_attribute_itself_is_not_read():
     prior, X, truth = split(population())
     h = hashing(3, 6, 1.0)
-    view, known = Codes(h.codes(X), h), attacks.Precision.of(prior)
+    view, known = CodesView(h.codes(X), h), attacks.Precision.of(prior)
     blanked = truth.copy()
     blanked[:, 2] = 99.0
     before, after = (attacks.number_from_codes(view, prior, rows, 2, known)[0] for rows in (truth, blanked))
@@ -125,8 +125,8 @@ def test_one_unknown_category_is_the_setting_whose_code_fits():
     columns = np.arange(4)
     options = np.unique(prior.rows[:, columns].round(9), axis=0)
     h = hashing(6, 7, 0.05)
-    with_codes, without = attacks.setting_from_codes(
-        Codes(h.codes(rows), h), prior, truth, columns, options, attacks.Precision.of(prior)
+    with_codes, without = attacks.category_from_codes(
+        CodesView(h.codes(rows), h), prior, truth, columns, options, attacks.Precision.of(prior)
     )
     right = [(np.abs(options[p] - truth[:, columns]) < 1e-6).all(axis=1).mean() for p in (with_codes, without)]
     assert right[0] == 1.0
@@ -146,8 +146,8 @@ def test_the_share_of_equal_hash_values_gives_the_distance():
 def test_the_map_depends_on_equality_alone():
     h = hashing(12, 6, 4.0)
     codes = h.codes(population(120))
-    tokens, order = Tokens.of(codes, 4.0, np.random.default_rng(0))
-    plain, blind = attacks.token_map(Tokens(codes, 4.0), 2), attacks.token_map(tokens, 2)
+    tokens, order = TokensView.of(codes, 4.0, np.random.default_rng(0))
+    plain, blind = attacks.token_map(TokensView(codes, 4.0), 2), attacks.token_map(tokens, 2)
     np.testing.assert_allclose(np.abs(plain[order]), np.abs(blind), atol=1e-6)
 
 
@@ -160,32 +160,38 @@ def skewed_line(n=500, d=5, seed=0):
 def test_a_hub_with_a_sample_finds_the_main_axis_of_skewed_rows():
     prior, _, truth = split(skewed_line())
     codes = hashing(30, 5, 1.0).codes(truth)
-    tokens, order = Tokens.of(codes, 1.0, np.random.default_rng(0))
+    tokens, order = TokensView.of(codes, 1.0, np.random.default_rng(0))
     estimate = attacks.rows_from_tokens(tokens, prior)
-    assert attacks.explained(estimate, truth[order], prior.varies) > 0.5
+    assert attributes.explained(estimate, truth[order], prior.varies) > 0.5
 
 
 @pytest.mark.parametrize("codes", [np.zeros((150, 5)), np.tile(np.arange(150), (5, 1)).T])
 def test_tokens_that_are_all_equal_or_all_different_say_nothing(codes):
     prior, _, truth = split(skewed_line())
-    estimate = attacks.rows_from_tokens(Tokens(codes.astype(np.int32), 1.0), prior)
-    assert abs(attacks.explained(estimate, truth[:150], prior.varies)) < 0.1
+    estimate = attacks.rows_from_tokens(TokensView(codes.astype(np.int32), 1.0), prior)
+    assert abs(attributes.explained(estimate, truth[:150], prior.varies)) < 0.1
+
+
+def test_buckets_so_wide_that_all_tokens_are_equal_give_the_mean():
+    prior, _, _ = split(skewed_line())
+    estimate = attacks.rows_from_tokens(TokensView(np.zeros((150, 5), dtype=np.int32), 1e9), prior)
+    np.testing.assert_array_equal(estimate, 0.0)
 
 
 def test_a_hub_without_a_sample_only_guesses():
     prior, _, truth = split(skewed_line())
     blank = Prior(prior.mean, prior.deviation, np.random.default_rng(1).normal(size=prior.rows.shape))
     codes = hashing(30, 5, 1.0).codes(truth)
-    tokens, order = Tokens.of(codes, 1.0, np.random.default_rng(0))
+    tokens, order = TokensView.of(codes, 1.0, np.random.default_rng(0))
     estimate = attacks.rows_from_tokens(tokens, blank)
-    assert abs(attacks.explained(estimate, truth[order], prior.varies)) < 0.2
+    assert abs(attributes.explained(estimate, truth[order], prior.varies)) < 0.2
 
 
 # --- neighbour ids ---------------------------------------------------------------------------------------------------
 
 
 def test_the_centre_is_the_mean_of_the_rows_that_point_there():
-    view = Pointers(np.array([[[0, 1], [0, 2], [2, 0]]], dtype=np.int32), n_rows=4, fresh=False)
+    view = PointersView(np.array([[[0, 1], [0, 2], [2, 0]]], dtype=np.int32), n_rows=4)
     found = attacks.centres(view, np.array([[3.0], [6.0], [0.0]]))
     assert found.means[:, 0].tolist() == [3.0, 3.0, 3.0, 0.0]
     assert found.counts.tolist() == [3.0, 1.0, 2.0, 0.0]
@@ -213,7 +219,7 @@ def test_fresh_ids_can_be_linked_again_by_rows_that_stand_together():
         alone = rng.random(20) < 0.5
         ids[tree, :, 0] = np.where(alone, names[2:], np.where(np.arange(20) < 10, names[0], names[1]))
     own = np.repeat([[-1.0], [1.0]], 10, axis=0) + 0.5 * rng.normal(size=(20, 1))
-    view = Pointers(ids, n_rows=22, fresh=True)
+    view = PointersView(ids, n_rows=22)
     first = int(ids[0, :10, 0][np.bincount(ids[0, :10, 0], minlength=22)[ids[0, :10, 0]] > 1][0])
     once, again = attacks.centres(view, own), attacks.relinked_centres(view, own)
     assert abs(again.means[first, 0] - own[:10].mean()) < abs(once.means[first, 0] - own[:10].mean()) + 0.05
@@ -230,10 +236,10 @@ def test_rows_in_the_same_leaves_stand_for_each_other():
     prior, truth = Prior.of(rows[:200]), Prior.of(rows[:200]).standard(rows[200:])
     leaves = np.column_stack([kind, kind]).astype(np.int32)
     estimate = attacks.rows_from_leaves(leaves[:200], leaves[200:], prior)
-    assert attacks.explained(estimate, truth, prior.varies) > 0.95
+    assert attributes.explained(estimate, truth, prior.varies) > 0.95
     useless = np.zeros((200, 2), dtype=np.int32)
     estimate = attacks.rows_from_leaves(useless, useless, prior)
-    assert abs(attacks.explained(estimate, truth, prior.varies)) < 0.1
+    assert abs(attributes.explained(estimate, truth, prior.varies)) < 0.1
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------
@@ -249,7 +255,7 @@ OBJECTIVES = {
 def test_who_is_alone_in_a_sum_has_no_secret(objective):
     y, base = OBJECTIVES[objective]
     alone = np.array([4, 2, 0, 3, 1], dtype=np.int32)
-    view = views.row_sums(alone, y.astype(np.float32), 6, objective, base)
+    view = RowSumsView.of(alone, y.astype(np.float32), 6, objective, base)
     assert view.members().tolist() == [1, 1, 1, 1, 1, 0]
     width = 1 if objective == "reg:squarederror" else 3 if objective == "multi:softprob" else 2
     found = attacks.labels_from_sums(view, alone, np.full((5, width), 1 / width))
@@ -262,7 +268,7 @@ def test_who_is_alone_in_a_sum_has_no_secret(objective):
 def test_in_a_mixed_sum_the_shares_remain():
     y = np.array([1, 1, 0, 0], dtype=np.float32)
     groups = np.array([0, 0, 0, 1], dtype=np.int32)
-    view = views.row_sums(groups, y, 2, "binary:logistic", np.array([0.3]))
+    view = RowSumsView.of(groups, y, 2, "binary:logistic", np.array([0.3]))
     found = attacks.labels_from_sums(view, groups, np.full((4, 2), 0.5))
     np.testing.assert_allclose(found[:, 1], [2 / 3, 2 / 3, 2 / 3, 0.0], atol=1e-4)
     assert view.is_pure().tolist() == [False, True]
@@ -271,7 +277,7 @@ def test_in_a_mixed_sum_the_shares_remain():
 def test_a_belief_decides_who_in_a_mixed_sum_has_which_label():
     y = np.array([1, 0], dtype=np.float32)
     groups = np.zeros(2, dtype=np.int32)
-    view = views.row_sums(groups, y, 1, "binary:logistic", np.array([0.5]))
+    view = RowSumsView.of(groups, y, 1, "binary:logistic", np.array([0.5]))
     found = attacks.labels_from_sums(view, groups, np.array([[0.1, 0.9], [0.2, 0.8]]))
     assert found[0, 1] > 0.5 > found[1, 1]
     np.testing.assert_allclose(found.sum(axis=0), [1, 1], atol=1e-3)
@@ -279,7 +285,7 @@ def test_a_belief_decides_who_in_a_mixed_sum_has_which_label():
 
 def test_a_known_person_is_in_one_of_the_sums_that_have_members():
     y = np.array([1, 1, 0], dtype=np.float32)
-    view = views.row_sums(np.array([0, 0, 2], dtype=np.int32), y, 3, "binary:logistic", np.array([0.5]))
+    view = RowSumsView.of(np.array([0, 0, 2], dtype=np.int32), y, 3, "binary:logistic", np.array([0.5]))
     candidates = np.array([[0, 1], [1, 2], [1, 1]], dtype=np.int32)
     own = np.array([[0.5, 0.5], [0.5, 0.5], [0.4, 0.6]])
     found = attacks.labels_of_known_people(view, candidates, own)
@@ -336,13 +342,13 @@ def test_thresholds_that_are_values_are_counted_once():
 def test_a_category_is_right_or_wrong_and_a_number_is_close_or_not():
     X = np.array([[1.0, 0, 0, 0.1], [0, 1, 0, 0.7], [0, 0, 1, 0.3], [1, 0, 0, 0.9]])
     prior = Prior.of(X)
-    attributes = attacks.attributes_of(prior, views.one_hot_groups(X))
-    assert [a.columns.tolist() for a in attributes] == [[0, 1, 2], [3]]
+    known = attributes.attributes_of(prior, attributes.one_hot_groups(X))
+    assert [a.columns.tolist() for a in known] == [[0, 1, 2], [3]]
     truth = prior.standard(X)
-    assert attacks.right(truth, truth, attributes).tolist() == [1.0] * 4
+    assert attributes.share_right(truth, truth, known).tolist() == [1.0] * 4
     near = truth + np.array([0.1, -0.1, 0.1, 0.6])
-    assert attacks.right(near, truth, attributes).tolist() == [0.5] * 4
-    mean = attacks.settled(np.zeros((1, 4)), attributes) * prior.deviation + prior.mean
+    assert attributes.share_right(near, truth, known).tolist() == [0.5] * 4
+    mean = attributes.decide_categories(np.zeros((1, 4)), known) * prior.deviation + prior.mean
     np.testing.assert_allclose(mean[0, :3], [1, 0, 0], atol=1e-6)  # the most common category
 
 
@@ -350,13 +356,13 @@ def test_rows_of_categories_are_found_by_searching_for_what_fits():
     rng = np.random.default_rng(0)
     X = np.hstack([np.eye(5)[rng.integers(0, 5, 400)] for _ in range(4)])
     prior, rows, truth = split(X)
-    attributes = attacks.attributes_of(prior, views.one_hot_groups(X))
-    assert len(attributes) == 4
+    known = attributes.attributes_of(prior, attributes.one_hot_groups(X))
+    assert len(known) == 4
     h = hashing(15, 20, 0.5)
-    view = Codes(h.codes(rows), h)
+    view = CodesView(h.codes(rows), h)
     plain = attacks.rows_from_codes(view, prior)
-    found = attacks.refined_rows(view, prior, [plain], attributes)
-    before, after = (attacks.right(e, truth, attributes).mean() for e in (plain, found))
+    found = attacks.refined_rows(view, prior, [plain], known)
+    before, after = (attributes.share_right(e, truth, known).mean() for e in (plain, found))
     assert after > max(before, 0.95)
 
 
@@ -364,15 +370,15 @@ def test_searching_on_useless_codes_gives_the_most_common_categories():
     rng = np.random.default_rng(0)
     X = np.eye(3)[rng.choice(3, 300, p=[0.6, 0.3, 0.1])]
     prior, rows, truth = split(X)
-    attributes = attacks.attributes_of(prior, views.one_hot_groups(X))
+    known = attributes.attributes_of(prior, attributes.one_hot_groups(X))
     wide = Hashing(np.ones((1, 3)), np.array([-5e6]), 1e7)
-    found = attacks.refined_rows(Codes(wide.codes(rows), wide), prior, [truth], attributes)
-    common = attacks.settled(np.zeros_like(truth), attributes)
+    found = attacks.refined_rows(CodesView(wide.codes(rows), wide), prior, [truth], known)
+    common = attributes.decide_categories(np.zeros_like(truth), known)
     np.testing.assert_array_equal(found, common)
 
 
 def test_guessing_the_mean_explains_nothing_and_the_truth_everything():
     truth = np.random.default_rng(0).normal(size=(50, 3))
     columns = np.ones(3, dtype=bool)
-    assert attacks.explained(0 * truth, truth, columns) == 0.0
-    assert attacks.explained(truth, truth, columns) == 1.0
+    assert attributes.explained(0 * truth, truth, columns) == 0.0
+    assert attributes.explained(truth, truth, columns) == 1.0

@@ -7,10 +7,11 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 
-from simfl.audit import audit as door
-from simfl.audit.audit import audit, first_within, read_study
+from simfl.audit import trials
+from simfl.audit.advice import first_within
+from simfl.audit.audit import audit
 from simfl.audit.findings import TITLES, Audit, interval
-from simfl.errors import DataError, FileError, ParameterError, PrivacyError
+from simfl.errors import DataError, ParameterError, PrivacyError
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_sparse_tables_text_labels_and_gaps_are_no_trouble(cancer):
 
 def test_a_table_of_thousands_of_columns_is_not_searched_attribute_by_attribute():
     rng = np.random.default_rng(0)
-    words = (rng.random((200, door.MOST_COLUMNS + 500)) < 0.5).astype(float)
+    words = (rng.random((200, trials.MOST_COLUMNS + 500)) < 0.5).astype(float)
     asked = {"matching": "shared", "advise": False, "attacks": ["rows_from_codes"], "n_hashes": 20}
     few, many = (audit(words[:, :d], words[:, 0], **asked).findings[0].details for d in (60, words.shape[1]))
     assert "refined" in few
@@ -263,34 +264,5 @@ def test_the_page_says_what_is_above_the_limit(cancer):
     assert f"{len(found.exceeded)} of {len(found.findings)} attacks do better than the limits allow" in found.html()
 
 
-# --- study files -----------------------------------------------------------------------------------------------------
-
-
-def test_a_study_names_the_limits(tmp_path):
-    path = tmp_path / "study.toml"
-    path.write_text(
-        '[parties.north]\nhost = "x"\n[audit]\ndata = "t.csv"\nlabel = "y"\nmatching = "blind"\n'
-        "max_excess = {rows_from_pointers = 0.1}\nparams = {n_hashes = 3}\n"
-    )
-    study = read_study(path)
-    assert study.options() == {
-        "matching": "blind",
-        "ids": None,
-        "masked": False,
-        "min_group": 1,
-        "parties": 2,
-        "max_excess": {"rows_from_pointers": 0.1},
-        "n_hashes": 3,
-    }
-
-
-@pytest.mark.parametrize("text", ["[audit]\nmax_exces = 1\n", "[audit\n", "[audit]\nmatching = 'open'\n"])
-def test_an_audit_table_that_cannot_be_used_is_refused(tmp_path, text):
-    path = tmp_path / "study.toml"
-    path.write_text(text)
-    with pytest.raises(FileError, match="audit"):
-        read_study(path)
-
-
 def test_there_is_a_title_for_every_attack():
-    assert all(callable(getattr(door, attack)) for attack in TITLES)
+    assert all(callable(getattr(trials, attack)) for attack in TITLES)

@@ -6,7 +6,7 @@ import simfl
 from simfl import messages as msg
 from simfl import wire
 from simfl.audit import views
-from simfl.audit.scenario import ATTACKER, VICTIM, Case
+from simfl.audit.scenario import ATTACKER, VICTIM, Scenario
 from simfl.params import NAMES
 from simfl.privacy.tokens import fresh_order
 from simfl.training.losses import LOSSES
@@ -17,55 +17,55 @@ SHARED = {"matching": "shared"} if "matching" in NAMES else {}
 
 @pytest.fixture(scope="module")
 def recorded():
-    """A real run of the case's parties: every message and its reply."""
+    """A real run of the scenario's parties: every message and its reply."""
     X, y = load_breast_cancer(return_X_y=True)
-    case = Case(X, y, 2, 7, dict(SHARED))
-    parties = [simfl.Party(f"party {i}", case.X[rows], case.y[rows]) for i, rows in enumerate(case.members)]
+    scenario = Scenario(X, y, 2, 7, dict(SHARED))
+    parties = [simfl.Party(f"party {i}", scenario.X[rows], scenario.y[rows]) for i, rows in enumerate(scenario.members)]
     seen = Recorder(sessions(parties))
     train(seen, n_trees=2, random_state=7, **SHARED)
-    return case, seen.log
+    return scenario, seen.log
 
 
 def find(heard, party, kind):
     return next((message, reply) for name, message, reply in heard if name == party and isinstance(reply, kind))
 
 
-@pytest.mark.parametrize(("place", "side"), [(VICTIM, "victim"), (ATTACKER, "own")])
+@pytest.mark.parametrize(("place", "side"), [(VICTIM, "victim"), (ATTACKER, "attacker")])
 def test_the_codes_attacked_are_the_codes_sent(recorded, place, side):
-    case, heard = recorded
+    scenario, heard = recorded
     _, reply = find(heard, f"party {place}", msg.Hashes)
-    n, n_hashes = len(case.members[place]), case.hashed.n_hashes
+    n, n_hashes = len(scenario.members[place]), scenario.hashed.n_hashes
     sent = wire.unpack(reply.values, reply.values.dtype, (n, n_hashes)).astype(int)
     sent = sent + wire.unpack(reply.lowest, "i4", (n_hashes,))
-    np.testing.assert_array_equal(sent, getattr(case.hashed, side))
+    np.testing.assert_array_equal(sent, getattr(scenario.hashed, side))
 
 
 def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
-    case, heard = recorded
+    scenario, heard = recorded
     # The victim builds the first tree, so that round's sums come from the attacker's rows: their labels are read here.
     message, reply = find(heard, f"party {ATTACKER}", msg.RowSums)
-    n = len(case.victim)
+    n = len(scenario.victim)
     gradients, hessians = (
         wire.unpack(arrays[f"party {VICTIM}"], dtype, (n, 1))
         for arrays, dtype in ((reply.gradients, "i4"), (reply.hessians, "i3"))
     )
-    view = views.RowSums(gradients, hessians, message.exponents, "binary:logistic", case.start)
-    labels = case.y[case.attacker]
+    view = views.RowSumsView(gradients, hessians, message.exponents, "binary:logistic", scenario.start)
+    labels = scenario.y[scenario.attacker]
     assert view.members().sum() == len(labels)
     np.testing.assert_allclose(view.label_totals().sum(axis=0), np.bincount(labels.astype(int)), atol=1e-3)
     np.testing.assert_allclose(view.label_totals(), np.rint(view.label_totals()), atol=1e-3)
 
 
 def test_the_start_value_is_the_one_sent(recorded):
-    case, heard = recorded
+    scenario, heard = recorded
     message, _ = find(heard, "party 0", msg.Started)
-    np.testing.assert_allclose(message.base_margin, LOSSES["binary:logistic"].margin(case.start))
+    np.testing.assert_allclose(message.base_margin, LOSSES["binary:logistic"].margin(scenario.start))
 
 
 def test_tokens_keep_equality_and_nothing_else():
     rng = np.random.default_rng(0)
     codes = rng.integers(-3, 4, (50, 4)).astype(np.int32)
-    tokens, order = views.Tokens.of(codes, 1.0, rng)
+    tokens, order = views.TokensView.of(codes, 1.0, rng)
     for column in range(4):
         a, b = codes[order, column], tokens.values[:, column]
         np.testing.assert_array_equal(a[:, None] == a, b[:, None] == b)
@@ -76,8 +76,8 @@ def test_tokens_keep_equality_and_nothing_else():
 def test_fresh_ids_differ_from_tree_to_tree_and_mean_the_same_rows():
     rng = np.random.default_rng(0)
     own, foreign = rng.integers(0, 3, (30, 6)), rng.integers(0, 3, (20, 6))
-    linked, _ = views.pointers(own, foreign, 3, 1, fresh=False, n_trees=1, n_jobs=1)
-    fresh, orders = views.pointers(own, foreign, 3, 1, fresh=True, n_trees=4, n_jobs=1)
+    linked, _ = views.PointersView.of(own, foreign, 3, fresh_trees=0, seed=1, n_jobs=1)
+    fresh, orders = views.PointersView.of(own, foreign, 3, fresh_trees=4, seed=1, n_jobs=1)
     assert (linked.ids.shape, fresh.ids.shape) == ((1, 30, 3), (4, 30, 1))
     for tree, order in enumerate(orders):
         meant = order[fresh.ids[tree, :, 0]]
@@ -87,34 +87,34 @@ def test_fresh_ids_differ_from_tree_to_tree_and_mean_the_same_rows():
 
 @pytest.fixture(scope="module", params=["linked", "fresh"])
 def blind(request):
-    """A real blind run of the case's parties, and the order of rows that each kept to itself."""
+    """A real blind run of the scenario's parties, and the order of rows that each kept to itself."""
     X, y = load_breast_cancer(return_X_y=True)
-    case = Case(X, y, 2, 7, {"ids": request.param})
-    parties = [simfl.Party(f"party {i}", case.X[rows], case.y[rows]) for i, rows in enumerate(case.members)]
+    scenario = Scenario(X, y, 2, 7, {"ids": request.param})
+    parties = [simfl.Party(f"party {i}", scenario.X[rows], scenario.y[rows]) for i, rows in enumerate(scenario.members)]
     seen = Recorder(sessions(parties, secret=7))  # as in one process: the hash functions of the shared mode
     train(seen, ids=request.param, n_trees=4, rematch=0, random_state=7)
     orders = [places(seen.handlers[f"party {i}"]) for i in (0, 1)]
-    return case, seen.log, orders, request.param == "fresh"
+    return scenario, seen.log, orders, request.param == "fresh"
 
 
 def sent(log, kind, party, side=1):
     return [entry[side] for entry in log if entry[0] == f"party {party}" and isinstance(entry[side], kind)]
 
 
-@pytest.mark.parametrize(("place", "side"), [(VICTIM, "victim"), (ATTACKER, "own")])
+@pytest.mark.parametrize(("place", "side"), [(VICTIM, "victim"), (ATTACKER, "attacker")])
 def test_the_tokens_attacked_are_equal_where_those_sent_are(blind, place, side):
-    case, log, orders, _ = blind
+    scenario, log, orders, _ = blind
     (reply,) = sent(log, msg.HiddenRows, place, side=2)
-    codes = getattr(case.hashed, side)
+    codes = getattr(scenario.hashed, side)
     names = wire.unpack(reply.codes, reply.codes.dtype, codes.shape)
     for column, own in enumerate(codes[orders[place]].T):
         np.testing.assert_array_equal(own[:, None] == own, names[:, column, None] == names[:, column])
 
 
 def test_the_ids_attacked_lead_to_rows_as_similar_as_those_sent(blind):
-    case, log, orders, fresh = blind
-    own, victim = case.hashed.own, case.hashed.victim
-    view, places = views.pointers(own, victim, 5, 7, fresh=fresh, n_trees=2, n_jobs=1)
+    scenario, log, orders, fresh = blind
+    own, victim = scenario.hashed.attacker, scenario.hashed.victim
+    view, places = views.PointersView.of(own, victim, 5, fresh_trees=2 if fresh else 0, seed=7, n_jobs=1)
     alike = np.sort((own[:, None] == victim[None]).sum(axis=2), axis=1)[:, ::-1][:, :5]  # the five best of each row
     (taken,) = sent(log, msg.TakeSimilar, ATTACKER)
     if not fresh:
@@ -147,12 +147,12 @@ def test_the_ids_attacked_lead_to_rows_as_similar_as_those_sent(blind):
 @pytest.mark.parametrize("min_group", [2, 5])
 def test_the_groups_attacked_are_joined_as_a_party_joins_them(min_group):
     X, y = load_breast_cancer(return_X_y=True)
-    case = Case(X, y, 3, 7, {})
-    sums, groups = case.sums(min_group)
-    first = len(case.victim)
+    scenario = Scenario(X, y, 3, 7, {})
+    sums, groups = scenario.sums(min_group)
+    first = len(scenario.victim)
     for part in (groups[:first], groups[first:]):  # each party counts its own rows
         assert np.bincount(part)[np.unique(part)].min() >= min_group
-    np.testing.assert_array_equal(np.bincount(groups, minlength=len(case.attacker)), sums.members())
+    np.testing.assert_array_equal(np.bincount(groups, minlength=len(scenario.attacker)), sums.members())
 
 
 def test_missing_values_count_as_the_mean():

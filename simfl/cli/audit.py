@@ -1,0 +1,150 @@
+"""For the auditor: attack what a party would send, before anything is sent (audit)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simfl.cli.options import DEFAULT, HELP, Json, Label, Recipe, Seed, check_writable, console, stderr
+from simfl.errors import ParameterError
+from simfl.params import Ids, Matching
+from simfl.storage import write_atomically
+
+if TYPE_CHECKING:
+    from simfl.audit.audit import Options
+    from simfl.audit.findings import Audit
+
+# Options that say what a study says already: with a study they are refused, not ignored.
+_IN_STUDY = (
+    *("matching", "ids", "masked", "min_group", "parties", "recipe"),
+    *("bucket_width", "hashes", "neighbors", "label"),
+)
+
+File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="a study.toml (its parameters, and the table of your party.toml), or a table"),
+]
+PartyFile = Annotated[
+    Path | None, typer.Option(metavar="PARTY", help="with a study: your party file; default: party.toml beside it")
+]
+AnyMatching = Annotated[Matching | None, typer.Option(help="tokens seen by the hub, or hash values seen by all")]
+AnyIds = Annotated[Ids | None, typer.Option(help="blind matching: ids that last, or new ones for every tree")]
+Masked = Annotated[bool, typer.Option("--masked", help="the hub sees no sums")]
+MinGroup = Annotated[int, typer.Option(min=1, help="least number of foreign rows in a sum")]
+Parties = Annotated[int, typer.Option(min=2, help="how many parties share the rows")]
+Hashes = Annotated[int | None, typer.Option(min=1, metavar="L", help=HELP["n_hashes"])]
+BucketWidth = Annotated[float | None, typer.Option(metavar="R", help=HELP["bucket_width"])]
+Neighbors = Annotated[int | None, typer.Option(min=1, metavar="K", help=HELP["n_neighbors"])]
+MaxExcess = Annotated[
+    float | None, typer.Option(metavar="X", help="exit with 1 if an attack beats guessing by more (0.1: 10 points)")
+]
+WithAdvice = Annotated[bool, typer.Option(help="search for n_hashes and bucket_width that keep attacks low")]
+Page = Annotated[Path | None, typer.Option(metavar="PAGE.html", help="write a page for people")]
+
+
+def audit(
+    context: typer.Context,
+    file: File,
+    party: PartyFile = None,
+    label: Label = None,
+    matching: AnyMatching = None,
+    ids: AnyIds = None,
+    masked: Masked = False,
+    min_group: MinGroup = 1,
+    parties: Parties = 2,
+    recipe: Recipe = DEFAULT["recipe"],
+    hashes: Hashes = None,
+    bucket_width: BucketWidth = None,
+    neighbors: Neighbors = None,
+    max_excess: MaxExcess = None,
+    advice: WithAdvice = True,
+    seed: Seed = 0,
+    json: Json = None,
+    out: Page = None,
+) -> None:
+    """Attack what this party would send, on its own rows, before anything is sent.
+
+    With a study its own parameters count.
+
+    Examples: simfl audit study.toml --out audit.html
+    simfl audit patients.csv --label outcome --matching shared
+    """
+    from simfl.audit.audit import Options
+
+    check_writable(json, out)
+    if file.suffix == ".toml":
+        X, y, options = _read_study(context, file, party or file.parent / "party.toml")
+    else:
+        params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
+        options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
+        X, y, options = _read_table(file, label, replace(options, params=params))
+    limit = options.max_excess if max_excess is None else max_excess
+    _show(_run(X, y, replace(options, advise=advice, random_state=seed, max_excess=limit)), json, out)
+
+
+def _refuse_beside_study(context: typer.Context) -> None:
+    given = [n for n in _IN_STUDY if getattr(context.get_parameter_source(n), "name", "") == "COMMANDLINE"]
+    if given:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ParameterError(f"{words} cannot be given with a study: its own parameters count. Change the study.")
+
+
+def _read_table(file: Path, label: str | None, options: Options) -> tuple[Any, Any, Options]:
+    """The rows to attack, as numbers, their labels, and the options with what is known from the file."""
+    from simfl.data.files import read
+
+    data = read(file, label)
+    params = {**options.params, "original_features": data.n_features}
+    return data.expanded, data.y, replace(options, name=file.name, params=params)
+
+
+def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Any, Any, Options]:
+    """The party's rows as the study reads them, and the study's parameters as they will be used."""
+    from simfl.audit.audit import Options
+    from simfl.deploy.study import open_own
+    from simfl.party import Split
+
+    _refuse_beside_study(context)
+    study, party, _ = open_own(study_path, party_path)
+    first, second = study.params()
+    named = {"matching", "ids", "masked", "min_group", "random_state"}
+    params = {name: value for name, value in study.parameters.items() if name not in named}
+    options = Options(
+        name=f"{party.name} in {study.name}",
+        matching=first.matching,
+        ids=first.ids,
+        masked=second.masked is not False,
+        min_group=second.min_group,
+        parties=max(len(study.parties), 2),
+        max_excess=study.audit.get("max_excess"),
+        params=params | {"original_features": party.rows.X.shape[1]},
+    )
+    rows = Split.of(party, 0.0, 0).expansion.expand(party.rows.X)
+    return rows, party.rows.y, options
+
+
+def _run(X: Any, y: Any, options: Options) -> Audit:
+    from simfl.audit.audit import run
+
+    with console.status("attacking") as status:
+        return run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
+
+
+def _show(found: Audit, json: Path | None, out: Path | None) -> None:
+    """The findings at the terminal and in files; exit status 1 if one is above its limit."""
+    console.print(found.table())
+    for finding in found.findings:
+        console.print(f"- {finding.sentence}", highlight=False)
+    for advice in found.advice:
+        console.print(f"Advice, {advice.title[:1].lower()}{advice.title[1:]}: {advice.sentence}", highlight=False)
+    for path, content in ((json, found.to_json), (out, found.html)):
+        if path is not None:
+            write_atomically(path, content().encode())
+            console.print(f"Written: {path}")
+    if found.exceeded:
+        names = ", ".join(dict.fromkeys(finding.attack for finding in found.exceeded))
+        stderr.print(f"[bold red]Above the limit:[/] {names}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)

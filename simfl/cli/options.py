@@ -1,0 +1,31 @@
+"""What several commands share: the terminal, options with the same meaning, a check of the files to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from simfl.errors import FileError
+from simfl.params import RecipeName, defaults, descriptions
+
+console, stderr = Console(), Console(stderr=True)
+DEFAULT, HELP = defaults(), descriptions()
+
+Label = Annotated[str | None, typer.Option(metavar="COL", help="the column to learn (not for LIBSVM)")]
+Recipe = Annotated[RecipeName, typer.Option(help=HELP["recipe"])]
+Seed = Annotated[
+    int, typer.Option(min=0, help="seed of the split into parties, of the held-out rows and of the training")
+]
+Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the results as JSON too")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, with its run.json")]
+Open = Annotated[bool, typer.Option("--open", help="open it in the browser")]
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Refuse files that cannot be written: before the work, not after it."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise FileError(f"{path} cannot be written: its folder does not exist, or it is a folder itself.")
