@@ -53,7 +53,7 @@ def test_rows_have_names_of_their_own():
     names = tokens.row_names(SECRET, "a", None, 10_000)
     assert len(set(names.tolist())) == 10_000
     assert not set(names.tolist()) & set(tokens.row_names(SECRET, "b", None, 10_000).tolist())
-    assert not set(names.tolist()) & set(tokens.asking(names).tolist())
+    assert not set(names.tolist()) & set(tokens.query_names(names).tolist())
     assert stats.kstest(names / 2.0**64, "uniform").pvalue > 1e-4
 
 
