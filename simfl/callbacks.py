@@ -61,18 +61,15 @@ class ProgressBar(Callback):
         )
 
     def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
-        """Show the bar."""
         self.progress.start()
         self.task = self.progress.add_task("training", total=params.n_trees, facts="")
 
     def after_tree(self, record: TreeRecord) -> None:
-        """Move it on."""
         metrics = record.validation or record.train
         facts = "".join(f"{name} {value:.4f}  " for name, value in list(metrics.items())[:1])
         self.progress.update(self.task, advance=1, facts=f"{facts}built by {record.builder}")
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
-        """Take it away."""
         self.progress.stop()
 
 
@@ -80,7 +77,6 @@ class LogLines(Callback):
     """A line per round to the logger `simfl`."""
 
     def after_tree(self, record: TreeRecord) -> None:
-        """Log it."""
         metrics = {f"train {name}": value for name, value in record.train.items()}
         metrics |= {f"validation {name}": value for name, value in record.validation.items()}
         text = ", ".join(f"{name} {value:.5f}" for name, value in metrics.items())

@@ -15,7 +15,7 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl import params as parameters
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
 from simfl.audit import attributes
 from simfl.audit.views import Hashing, Prior, RowSumsView, seed_of
 from simfl.data.table import as_labels, as_table, class_numbers, objective_for, plain_classes
@@ -55,7 +55,7 @@ class HashedRows:
 
 
 class Scenario:
-    """Who has which rows. `others` are the rows of all parties but the attacker, the victim's first."""
+    """Who has which rows. `others` are those of all parties but the attacker, the victim's first."""
 
     def __init__(self, X: Any, y: Any, parties: int, seed: int, params: dict[str, Any], leaves: bool = True) -> None:
         table, _ = as_table(X, TABLE)
@@ -71,6 +71,8 @@ class Scenario:
         self.y = _as_numbers(labels[chosen], self.objective)
         self.dense: Doubles = (self.X.toarray() if sparse.issparse(self.X) else self.X).astype(np.float64)
         self.members = [np.sort(part) for part in np.array_split(self._rng(2).permutation(len(chosen)), parties)]
+        self.victim, self.attacker = self.members[VICTIM], self.members[ATTACKER]
+        self.others = np.concatenate([rows for place, rows in enumerate(self.members) if place != ATTACKER])
         self._prepare(first | {"random_state": seed})
         self.prior = Prior.of(self.dense[self.attacker])
         groups = attributes.one_hot_groups(self.dense[self.attacker])
@@ -82,21 +84,6 @@ class Scenario:
 
     def _rng(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, 20, purpose])
-
-    @property
-    def attacker(self) -> Longs:
-        """The attacker's rows."""
-        return self.members[ATTACKER]
-
-    @property
-    def victim(self) -> Longs:
-        """The victim's rows."""
-        return self.members[VICTIM]
-
-    @property
-    def others(self) -> Longs:
-        """All rows but the attacker's."""
-        return np.concatenate([rows for place, rows in enumerate(self.members) if place != ATTACKER])
 
     def _prepare(self, given: dict[str, Any]) -> None:
         """Let the real stage 1 fill in the parameters."""

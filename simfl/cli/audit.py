@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from simfl.audit.audit import Options
     from simfl.audit.findings import Audit
 
-# Options that say what a study says already: with a study they are refused, not ignored.
-_IN_STUDY = (
-    *("matching", "ids", "masked", "min_group", "parties", "recipe"),
-    *("bucket_width", "hashes", "neighbors", "label"),
-)
+_BESIDE_STUDY = ("file", "party", "max_excess", "advice", "seed", "json", "out")  # a study says all the rest
 
 File = Annotated[
     Path,
@@ -86,7 +82,9 @@ def audit(
 
 
 def _refuse_beside_study(context: typer.Context) -> None:
-    given = [n for n in _IN_STUDY if getattr(context.get_parameter_source(n), "name", "") == "COMMANDLINE"]
+    """An option that a study would overrule is refused, not ignored."""
+    sources = {name: context.get_parameter_source(name) for name in context.params if name not in _BESIDE_STUDY}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ParameterError(f"{words} cannot be given with a study: its own parameters count. Change the study.")

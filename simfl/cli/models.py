@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from simfl.cli.options import Open, Run, console
@@ -24,24 +25,17 @@ def report(
 
     Example: simfl report runs/demo --open
     """
+    from simfl.audit.findings import Audit
     from simfl.report import page
+    from simfl.report.record import RunRecord
 
     if audit is not None:
-        _add_audit(run, audit)
+        found = Audit.load(audit).for_report()
+        msgspec.structs.replace(RunRecord.load(run), audit=found).save(run)
     path = page.write(run)
     console.print(f"Report: {path}", soft_wrap=True)
     if show:
         typer.launch(path.resolve().as_uri())
-
-
-def _add_audit(run: Path, audit: Path) -> None:
-    import msgspec
-
-    from simfl.audit.findings import Audit
-    from simfl.report.record import RunRecord
-
-    found = Audit.load(audit).for_report()
-    msgspec.structs.replace(RunRecord.load(run), audit=found).save(run)
 
 
 def watch(
