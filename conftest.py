@@ -1,4 +1,4 @@
-"""Runs the Python blocks of README.md and docs/*.md as tests."""
+"""Runs the Python blocks of README.md and docs/*.md as tests, and keeps idle threads of all tests from spinning."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+# XGBoost's threads spin while they wait for each other. Where tests run beside each other that takes most of the time.
+# Read when XGBoost is loaded, also in the processes that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 collect_ignore_glob = ["benchmarks/peers/drive_*.py"]  # they run in the peers' own environments
 

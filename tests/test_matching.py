@@ -150,13 +150,14 @@ def test_fresh_ids_give_every_gradient_to_a_similar_row_of_the_builder():
     builder, grow = orders[0]
     order = places(seen.handlers[builder])
     row_at = order[fresh_order(grow.order, len(order))]
-    for party, message, _ in seen.log:
-        if isinstance(message, msg.SumOntoRows) and message.round == 0:
-            ids = wire.unpack(message.similar[builder], "u1", (len(seen.handlers[party].party.rows.y),))
-            drawn = np.empty_like(ids)
-            drawn[places(seen.handlers[party])] = row_at[ids]
-            assert (drawn[:, None] == known[party, builder]).any(axis=1).all()
-            assert len(set((drawn[:, None] == known[party, builder]).argmax(axis=1))) == 5  # all of the five are drawn
+    asked = [(p, m) for p, m, _ in seen.log if isinstance(m, msg.SumOntoRows) and m.round == 0]
+    assert len(asked) == 2
+    for party, message in asked:
+        ids = wire.unpack(message.similar[builder], "u1", (len(seen.handlers[party].party.rows.y),))
+        drawn = np.empty_like(ids)
+        drawn[places(seen.handlers[party])] = row_at[ids]
+        assert (drawn[:, None] == known[party, builder]).any(axis=1).all()
+        assert len(set((drawn[:, None] == known[party, builder]).argmax(axis=1))) == 5  # all of the five are drawn
 
 
 def test_fresh_ids_cannot_be_linked_between_trees():

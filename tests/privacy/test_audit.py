@@ -58,7 +58,8 @@ def test_ids_tell_less_than_codes_and_fresh_ids_less_than_linked_ones(shared, bl
 
 
 def test_useless_hash_values_are_worth_a_guess(cancer):
-    found = audit(*cancer, matching="shared", n_hashes=1, bucket_width=1e9, advise=False)
+    attacks = ["rows_from_codes", "members_from_codes", "attribute_from_codes"]
+    found = audit(*cancer, matching="shared", n_hashes=1, bucket_width=1e9, advise=False, attacks=attacks)
     assert abs(only(found, "rows_from_codes").excess) < 1e-6
     assert only(found, "members_from_codes").success == 0.5
     assert abs(only(found, "attribute_from_codes").excess) < 1e-6
@@ -77,15 +78,17 @@ def test_every_finding_has_its_interval_and_its_sentence(shared, blind):
 
 
 def test_groups_of_at_least_five_leave_nobody_alone(cancer):
-    one, five = (audit(*cancer, matching="shared", min_group=g, advise=False) for g in (1, 5))
+    options = {"matching": "shared", "advise": False, "attacks": ["labels_from_sums"]}
+    one, five = (audit(*cancer, min_group=g, **options) for g in (1, 5))
     assert only(one, "labels_from_sums").details["alone"] > 0.2
     assert only(five, "labels_from_sums").details["alone"] == 0.0
     assert only(five, "labels_from_sums").details["pure"] < only(one, "labels_from_sums").details["pure"]
 
 
 def test_masked_sums_are_nothing_to_the_hub(cancer, blind):
-    masked = audit(*cancer, matching="blind", masked=True, advise=False)
-    assert not any(f.attack == "labels_from_sums" for f in masked.findings)
+    attacks = ["labels_from_sums", "values_from_trees"]
+    masked = audit(*cancer, matching="blind", masked=True, advise=False, attacks=attacks)
+    assert [f.attack for f in masked.findings] == ["values_from_trees"]
     assert only(blind["linked"], "labels_from_sums").roles == ["hub"]
 
 
@@ -98,10 +101,8 @@ def test_thresholds_are_single_values_of_the_builder(shared):
 
 
 def test_more_parties_make_larger_groups(cancer):
-    alone = [
-        only(audit(*cancer, matching="shared", parties=n, advise=False), "labels_from_sums").details["alone"]
-        for n in (2, 8)
-    ]
+    options = {"matching": "shared", "advise": False, "attacks": ["labels_from_sums"]}
+    alone = [only(audit(*cancer, parties=n, **options), "labels_from_sums").details["alone"] for n in (2, 8)]
     assert alone[1] < alone[0] / 2
 
 
@@ -120,9 +121,10 @@ def test_sparse_tables_text_labels_and_gaps_are_no_trouble(cancer):
     words = np.where(y == 1, "benign", "malignant")
     holes = X.copy()
     holes[::7, 3] = np.nan
-    whole = audit(X, y, matching="shared", advise=False, rematch=5)
+    options = {"matching": "shared", "advise": False, "rematch": 5, "attacks": ["rows_from_codes"]}
+    whole = audit(X, y, **options)
     for table in (sparse.csr_matrix(X), holes):
-        found = audit(table, words, matching="shared", advise=False, rematch=5)
+        found = audit(table, words, **options)
         difference = only(found, "rows_from_codes").success - only(whole, "rows_from_codes").success
         assert abs(difference) < 0.05
 
@@ -137,8 +139,10 @@ def test_a_table_of_thousands_of_columns_is_not_searched_attribute_by_attribute(
 
 
 def test_the_same_seed_gives_the_same_audit(cancer, shared):
-    again = audit(*cancer, name="<cancer>", matching="shared", n_hashes=29, bucket_width=4.0)
-    assert again == shared
+    options = {"matching": "shared", "n_hashes": 29, "bucket_width": 4.0, "advise": False}
+    attacks = ["rows_from_codes", "members_from_codes", "labels_from_sums", "values_from_trees"]
+    again = audit(*cancer, attacks=attacks, **options)
+    assert again.findings == [only(shared, attack) for attack in attacks]
 
 
 def test_some_attacks_alone_can_be_asked_for(cancer, shared):
@@ -147,7 +151,8 @@ def test_some_attacks_alone_can_be_asked_for(cancer, shared):
 
 
 def test_limits_decide_what_is_exceeded(cancer):
-    options = {"matching": "shared", "advise": False, "rematch": 5}
+    attacks = ["rows_from_codes", "members_from_codes"]
+    options = {"matching": "shared", "advise": False, "rematch": 5, "attacks": attacks}
     assert not audit(*cancer, **options, max_excess=1.0).exceeded
     strict = audit(*cancer, **options, max_excess=0.0)
     assert only(strict, "rows_from_codes") in strict.exceeded
@@ -156,7 +161,8 @@ def test_limits_decide_what_is_exceeded(cancer):
 
 
 def test_the_advice_keeps_what_it_promises(cancer):
-    limited = audit(*cancer, matching="shared", bucket_width=4.0, rematch=5, max_excess=0.3)
+    options = {"matching": "shared", "rematch": 5, "attacks": ["rows_from_codes"]}
+    limited = audit(*cancer, bucket_width=4.0, max_excess=0.3, **options)
     advice = next(a for a in limited.advice if a.attack == "rows_from_codes")
     assert advice.max_excess == 0.3
     assert advice.n_hashes is not None
@@ -165,9 +171,9 @@ def test_the_advice_keeps_what_it_promises(cancer):
         {"n_hashes": advice.n_hashes, "bucket_width": 4.0},
         {"n_hashes": 29, "bucket_width": advice.bucket_width},
     ):
-        found = audit(*cancer, matching="shared", advise=False, rematch=5, **params)
+        found = audit(*cancer, advise=False, **options, **params)
         assert only(found, "rows_from_codes").excess < advice.max_excess + 0.1
-    more = audit(*cancer, matching="shared", advise=False, rematch=5, n_hashes=advice.n_hashes + 6, bucket_width=4.0)
+    more = audit(*cancer, advise=False, n_hashes=advice.n_hashes + 6, bucket_width=4.0, **options)
     assert only(more, "rows_from_codes").excess > advice.max_excess
 
 

@@ -11,11 +11,12 @@ def table(n, d, seed, missing=0.0):
     return X
 
 
-def foreign_booster(seed, depth=6, gamma=0.0, missing=0.0):
+def foreign_booster(seed, depth=6, gamma=0.0, missing=0.0, weighted=False):
     X = table(300, 5, seed, missing)
     y = np.nan_to_num(X[:, 0]) * np.nan_to_num(X[:, 1]) + np.nan_to_num(X[:, 2]) ** 2
     params = {"max_depth": depth, "gamma": gamma, "base_score": 0.0, "min_child_weight": 0}
-    return xgb.train(params, xgb.QuantileDMatrix(X, y), 1)
+    weight = np.random.default_rng(seed).random(300) if weighted else None
+    return xgb.train(params, xgb.QuantileDMatrix(X, y, weight=weight), 1)
 
 
 def depth(tree):

@@ -47,8 +47,9 @@ def test_metrics_equal_xgboosts(objective):
     params = {"objective": objective, "eval_metric": list(ours), "base_score": 0.5}
     booster = xgb.train(params | ({"num_class": 4} if objective.startswith("multi") else {}), data, 0)
     theirs = dict(part.split(":") for part in booster.eval(data).split("\t")[1:])
-    for name, value in ours.items():
-        assert value == pytest.approx(float(theirs[f"eval-{name}"]), rel=1e-4)
+    assert {f"eval-{name}": value for name, value in ours.items()} == pytest.approx(
+        {name: float(value) for name, value in theirs.items()}, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("objective", CASES)
