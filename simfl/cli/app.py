@@ -29,6 +29,7 @@ from simfl.data.files import Dataset, predictions, read, read_frame, write_frame
 from simfl.data.schema import Schema
 from simfl.data.table import objective_for
 from simfl.deploy import study as studies
+from simfl.deploy.tables import open_party
 from simfl.errors import DataError, FileError, ParameterError, SimFLError
 from simfl.model import Model, check_target, load
 from simfl.params import Objective, RecipeName, defaults, descriptions
@@ -373,7 +374,7 @@ def _of_study(study_path: Path, party_path: Path) -> _Audited:
         options = limits.options()
         data = _of_table(study_path.parent / limits.data, limits.label, {})
         return data._replace(options=data.options | options)
-    study, member, _ = studies.open_own(study_path, party_path)
+    study, member, _ = open_party(study_path, party_path)
     first, second = study.params()
     named = {"matching", "ids", "masked", "min_group", "random_state"}
     options = {name: value for name, value in study.parameters.items() if name not in named}
@@ -442,13 +443,6 @@ app.add_typer(party_app, name="party")
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="the study file, shared by all parties")]
 
 
-def _consortium() -> Any:
-    """What needs NVIDIA FLARE is loaded only when it is used."""
-    from simfl.deploy import run as consortium
-
-    return consortium
-
-
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where to")] = Path(),
@@ -456,7 +450,7 @@ def init(
     label: Annotated[str | None, typer.Option(help="the column to learn, of that file")] = None,
 ) -> None:
     """Write an example study.toml and party.toml, with comments. Edit them; then: simfl check."""
-    for path in _consortium().init(folder, table, label):
+    for path in studies.write_examples(folder, table, label):
         console.print(f"Written: {path}")
 
 
@@ -466,7 +460,9 @@ def check(
     party: Annotated[Path, typer.Argument(metavar="PARTY", help="your own party file")] = Path("party.toml"),
 ) -> None:
     """At a party: does my file fit the study, and what will leave this house? Sends nothing."""
-    found = _consortium().check(study, party)
+    from simfl.deploy import check as checking
+
+    found = checking.check(study, party)
     console.print(f"The table fits the study: {found.rows} rows, {found.columns} columns.")
     if found.classes:
         console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")
@@ -506,7 +502,9 @@ def provision(
     Run it again after adding a party to the study: the others' kits stay valid. Keep the folder .authority to yourself:
     whoever has it can let anybody in.
     """
-    kits = _consortium().provision(study, out or study.resolve().parent / "kits", tuple(renew))
+    from simfl.deploy import kits as flare_kits
+
+    kits = flare_kits.provision(studies.read_study(study), out or study.resolve().parent / "kits", tuple(renew))
     for name, kit in kits.items():
         whose = {"hub": "for the hub's machine", "submitter": "for whoever starts trainings"}.get(
             name, "for this party"
@@ -518,7 +516,9 @@ def provision(
 def hub_start(kit: Annotated[Path, typer.Argument(metavar="KIT", help="the hub's kit")] = Path("kits/hub")) -> None:
     """Run the hub here, until Ctrl-C. It must be reachable at the study's host and port."""
     console.print(f"The hub runs from {kit}; its log is {kit / 'log.txt'}. Ctrl-C stops it.", soft_wrap=True)
-    raise typer.Exit(_consortium().run_hub(kit))
+    from simfl.deploy import processes
+
+    raise typer.Exit(processes.run_hub(kit))
 
 
 @party_app.command("start")
@@ -527,7 +527,9 @@ def party_start(
 ) -> None:
     """Run a party here, until Ctrl-C. It connects to the hub and waits for trainings."""
     console.print(f"The party of {party} runs. Ctrl-C stops it.", soft_wrap=True)
-    raise typer.Exit(_consortium().run_party(party))
+    from simfl.deploy import processes
+
+    raise typer.Exit(processes.run_party(party))
 
 
 @app.command()
@@ -549,12 +551,13 @@ def train(
 
     Killed, cut off or switched off: run it again with --resume, nothing is lost.
     """
-    consortium = _consortium()
+    from simfl.deploy import run as runs
+
     logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; hub and parties have their log files
-    n_trees = consortium.read_study(study).params()[1].n_trees
+    n_trees = studies.read_study(study).params()[1].n_trees
     shown = TreeLines(console, n_trees)
-    progress = consortium.Progress(tell=shown.tell, tree=shown.tree)
-    folder = consortium.train(study, kit=kit, out=out, resume=resume, local=local_processes, progress=progress)
+    listener = runs.Listener(tell=shown.tell, tree=shown.tree)
+    folder = runs.run_study(study, kit=kit, out=out, resume=resume, local=local_processes, listener=listener)
     console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
     from simfl.report import page as reports
 
