@@ -20,7 +20,8 @@ import numpy as np
 import psutil
 
 import simfl
-from simfl.deploy.study import open_table, read_study
+from simfl.deploy.study import read_study
+from simfl.deploy.tables import open_table
 
 PARTIES = ("north", "south", "west")
 TARGETS = ("hub", "hub's job", "party", "party's job", "everything")
@@ -49,7 +50,7 @@ def write_study(folder: Path, trees: int, rows: int, **keys: object) -> Path:
 def in_one_process(study_path: Path) -> bytes:
     """The same training without any network: the model's bytes."""
     study = read_study(study_path)
-    parties = [open_table(study, member.name, study_path.parent / str(member.data))[0] for member in study.party]
+    parties = [open_table(study, party.name, study_path.parent / str(party.data))[0] for party in study.party]
     model = simfl.train(parties, callbacks=[], original_features=len(study.columns), **study.parameters)
     target = study_path.parent / "reference.ubj"
     model.save(target, history=False)
@@ -113,7 +114,7 @@ class Training:
 def chaos(
     folder: Path, kills: int, trees: int, seed: int, targets=TARGETS, rows=30_000, tell=print
 ) -> dict[str, object]:
-    """Train with so many kills; returns what came out."""
+    """Train with this number of kills; returns what came out."""
     study = write_study(folder, trees, rows)
     wanted = in_one_process(study)
     dice, done, starts, begun = random.Random(seed), 0, 0, time.perf_counter()

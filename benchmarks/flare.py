@@ -1,10 +1,10 @@
 """What FLARE costs: the same training in one process and through provisioned processes with mutual TLS.
 
 python -m benchmarks.flare overhead            three parties, a9a, 500 trees: milliseconds per tree on top
-python -m benchmarks.flare rows --rows 1000000   a synthetic federation of so many rows, through FLARE
+python -m benchmarks.flare rows --rows 1000000   a synthetic federation of this many rows, through FLARE
 
-Both trainings give every party one thread, so that the difference is the way and not the work. In one process the
-parties answer one after the other; between processes they answer at once, on as many cores as there are.
+Both trainings give every party one thread, so that they differ in the transport and not in the work. In one process the
+parties answer one after the other; between processes they answer at the same time, on all cores.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from sklearn.datasets import dump_svmlight_file
 
 import simfl
 from benchmarks import data
-from simfl.deploy import run as consortium
-from simfl.deploy.study import open_table, read_study
+from simfl.deploy.run import Listener, run_study
+from simfl.deploy.study import read_study
+from simfl.deploy.tables import open_table
 from simfl.transport import flare
 
 PARTIES = ("north", "south", "west")
@@ -63,13 +64,13 @@ def _in_one_process(study_path: Path) -> tuple[float, bytes]:
 
 def _through_flare(study_path: Path) -> tuple[float, Path]:
     """Seconds of stage 2, and the run folder."""
-    folder = consortium.train(study_path, local=True, progress=consortium.Progress(tell=print))
+    folder = run_study(study_path, local=True, listener=Listener(tell=print))
     history = json.loads((folder / "history.json").read_bytes())
     return sum(record["seconds"] for record in history["trees"]), folder
 
 
 def rows(n: int, trees: int, candidates: int) -> dict[str, Any]:
-    """A federation of n rows in all. `candidates` bounds the search, which else grows with the square of the rows."""
+    """A federation of n rows in all. `candidates` bounds the search, which otherwise takes quadratic time."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from simfl import hub
 from simfl import model as models
@@ -191,7 +192,23 @@ def train_and_keep(
     history = training.history
     if init_model is not None:
         history = [*init_model.history, *(_later(r, init_model.n_trees) for r in history)]
-    return training.model(history, traffic), ready
+    return model_of(training, history, traffic), ready
+
+
+def model_of(training: hub.Training, history: list[TreeRecord], traffic: dict[str, dict[str, dict[str, int]]]) -> Model:
+    """The model of a training's trees, with this account of how it came about."""
+    params, labels, start = training.params, training.labels, training.warm_start
+    about = models.About(
+        classes=labels.classes,
+        history=history,
+        traffic=traffic,
+        schema=training.prepared.schema,
+        gain=np.sum(training.gains, axis=0).tolist() if training.gains else None,
+        epsilon=params.epsilon,
+        delta=None if params.epsilon is None else params.delta,
+    )
+    rounds = [*(start.rounds if start else []), *training.rounds]
+    return models.build(rounds, labels.base_score, params.objective, training.prepared.n_features, about)
 
 
 def _warm_start(model: Model, turns: str, n_parties: int) -> models.WarmStart:

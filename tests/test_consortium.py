@@ -1,34 +1,49 @@
-"""The commands of a consortium, as far as they go without a network."""
+"""The steps between machines, as far as they go without a network."""
 
 import json
 import stat
 
 import numpy as np
+import pandas as pd
 import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
-from benchmarks.chaos import write_study
+pytest.importorskip("nvflare")
+
+import simfl
+from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl import messages as msg
-from simfl.cli import app, main
-from simfl.deploy import run as consortium
-from simfl.deploy.study import read_study
+from simfl.cli.app import app, main
+from simfl.deploy import check, processes
+from simfl.deploy import run as runs
+from simfl.deploy.endpoints import HubEndpoint, Order
+from simfl.deploy.kits import provision
+from simfl.deploy.study import read_study, write_examples
+from simfl.deploy.tables import open_table
 from simfl.errors import EngineError, FileError, StudyError
+from simfl.report import page as report
+from simfl.report.record import RunRecord
+from simfl.transport.local import LocalTransport
+from tests.one_process import Federation
+from tests.wire import sessions
 
 run = CliRunner().invoke
 
 
 @pytest.fixture
 def study(tmp_path):
-    consortium.init(tmp_path)
+    write_examples(tmp_path)
     (tmp_path / "north.csv").write_text("age,smoker,ward,outcome\n61,yes,surgery,1\n50,no,other,0\n")
     return tmp_path / "study.toml"
 
 
-def test_init_writes_both_files_and_no_other(study, tmp_path):
+def test_init_writes_both_files_or_none(study, tmp_path):
     assert {path.name for path in tmp_path.glob("*.toml")} == {"study.toml", "party.toml"}
-    with pytest.raises(FileError, match="left as it is"):
-        consortium.init(tmp_path)
+    study.unlink()
+    with pytest.raises(FileError, match=r"party\.toml is there already and is left as it is"):
+        write_examples(tmp_path)
+    assert not study.exists()
 
 
 def test_check_tells_the_size_and_everything_that_will_leave(study):
@@ -43,7 +58,7 @@ def test_check_refuses_a_party_that_is_not_in_the_study(study):
     file = study.parent / "party.toml"
     file.write_text(file.read_text().replace('"north"', '"east"', 1))
     with pytest.raises(StudyError, match=r"'east'; the study has \['north', 'south'\]"):
-        consortium.check(study, file)
+        check.check(study, file)
 
 
 def certificate(kit):
@@ -56,7 +71,7 @@ def common_name(kit):
 
 
 def test_provision_makes_one_identity_per_site(study):
-    kits = consortium.provision(study, study.parent / "kits")
+    kits = provision(read_study(study), study.parent / "kits")
     assert set(kits) == {"hub", "submitter", "north", "south"}
     assert [common_name(kits[name]) for name in ("hub", "north", "south")] == ["localhost", "north", "south"]
     assert all(stat.S_IMODE(kit.stat().st_mode) == 0o700 for kit in kits.values())
@@ -67,11 +82,11 @@ def test_provision_makes_one_identity_per_site(study):
 
 
 def test_a_kit_allows_no_code_but_simfls_own(study):
-    kits = consortium.provision(study, study.parent / "kits")
+    kits = provision(read_study(study), study.parent / "kits")
     for name in ("hub", "north"):
         resources = json.loads((kits[name] / "local" / "resources.json").read_text())
         ours = [c for c in resources["class_allow_list"] if not c.startswith("nvflare.collab.runtime.")]
-        assert ours == ["simfl.deploy.endpoints.HubSite", "simfl.deploy.endpoints.PartySite"]
+        assert ours == ["simfl.deploy.endpoints.HubEndpoint", "simfl.deploy.endpoints.PartyEndpoint"]
         assert resources["class_list_enforcement_mode"] == "enforce"
         rights = json.loads((kits[name] / "local" / "authorization.json").read_text())["permissions"]
         assert list(rights) == ["lead"]
@@ -80,48 +95,48 @@ def test_a_kit_allows_no_code_but_simfls_own(study):
 
 def test_a_new_party_leaves_the_others_kits_valid_and_renewing_changes_one(study):
     out = study.parent / "kits"
-    before = {name: certificate(kit).serial_number for name, kit in consortium.provision(study, out).items()}
+    before = {name: certificate(kit).serial_number for name, kit in provision(read_study(study), out).items()}
     study.write_text(study.read_text() + '[[party]]\nname = "west"\n')
-    kits = consortium.provision(study, out)
+    kits = provision(read_study(study), out)
     after = {name: certificate(kit).serial_number for name, kit in kits.items()}
     assert after.items() > before.items()
     assert common_name(kits["west"]) == "west"
-    renewed = {n: certificate(k).serial_number for n, k in consortium.provision(study, out, ("south",)).items()}
+    renewed = {n: certificate(k).serial_number for n, k in provision(read_study(study), out, ["south"]).items()}
     assert [name for name in after if renewed[name] != after[name]] == ["south"]
     with pytest.raises(EngineError, match="no certificate of nobody"):
-        consortium.provision(study, out, ("nobody",))
+        provision(read_study(study), out, ["nobody"])
 
 
 def test_paths_in_a_shared_study_are_refused(study):
     study.write_text(study.read_text().replace("# data", "data"))
     with pytest.raises(StudyError, match="only for --local-processes"):
-        consortium.train(study)
+        runs.run_study(study)
 
 
 def test_trying_out_needs_the_files(study):
     with pytest.raises(StudyError, match="north, south"):
-        consortium.train(study, local=True)
+        runs.run_study(study, local=True)
 
 
 def test_without_a_kit_the_next_step_is_told(study):
     with pytest.raises(FileError, match="simfl provision"):
-        consortium.train(study)
+        runs.run_study(study)
 
 
 def test_resume_needs_a_training_of_the_same_study(study):
     with pytest.raises(FileError, match="no training to resume"):
-        consortium.train(study, resume=True)
-    folder, info = consortium._new(study, read_study(study), None, False)
-    assert consortium._resumed(study, read_study(study), None) == (folder, info)
+        runs.run_study(study, resume=True)
+    folder, info = runs._begin(study, read_study(study), None, False)
+    assert runs._latest(study, read_study(study), None) == (folder, info)
     study.write_text(study.read_text() + "\n# changed")
     with pytest.raises(StudyError, match="has changed since"):
-        consortium.train(study, resume=True)
+        runs.run_study(study, resume=True)
 
 
 def test_a_run_folder_is_not_used_twice(study, tmp_path):
-    consortium._new(study, read_study(study), tmp_path / "run", False)
+    runs._begin(study, read_study(study), tmp_path / "run", False)
     with pytest.raises(FileError, match="--resume"):
-        consortium._new(study, read_study(study), tmp_path / "run", False)
+        runs._begin(study, read_study(study), tmp_path / "run", False)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +150,9 @@ def test_every_step_explains_itself(command):
 
 def test_what_is_not_a_kit_is_not_started(tmp_path, study):
     with pytest.raises(FileError, match="not a hub's kit"):
-        consortium.run_hub(tmp_path)
+        processes.run_hub(tmp_path)
     with pytest.raises(FileError, match="names no kit"):
-        consortium.run_party(tmp_path / "party.toml")
+        processes.run_party(tmp_path / "party.toml")
 
 
 def test_errors_at_the_command_line_are_sentences(monkeypatch, capsys, tmp_path):
@@ -150,7 +165,7 @@ def test_errors_at_the_command_line_are_sentences(monkeypatch, capsys, tmp_path)
 def test_init_takes_the_columns_of_a_table(tmp_path):
     table = tmp_path / "patients.csv"
     table.write_text("age,ward,smoker,died\n60,surgery,True,0\n71,medicine,False,1\n50,surgery,False,0\n")
-    consortium.init(tmp_path, table, "died")
+    write_examples(tmp_path, table, "died")
     study = read_study(tmp_path / "study.toml")
     assert study.label == "died"
     assert study.columns == {"age": "number", "ward": ["medicine", "surgery"], "smoker": "boolean"}
@@ -159,7 +174,7 @@ def test_init_takes_the_columns_of_a_table(tmp_path):
 def test_check_rehearses_the_study_and_tells_which_protections_are_on(tmp_path):
     study = write_study(tmp_path, 30, 200)
     (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\n')
-    found = consortium.check(study, tmp_path / "party.toml").rehearsed
+    found = check.check(study, tmp_path / "party.toml").rehearsed
     assert {p.name for p in found.protections if p.on} >= {"Blind matching", "Masked sums"}
     assert {"HiddenRows", "RowSums", "LeafSums", "Grown"} <= set(found.sent)
     study.write_text(study.read_text().replace("rematch = 10", 'masked = false\nmatching = "shared"\nmin_group = 5'))
@@ -177,7 +192,7 @@ def test_a_party_of_one_class_is_checked_without_a_rehearsal(tmp_path):
     one = [lines[0], *(line[:-1] + "1" for line in lines[1:] if line)]
     (tmp_path / "north.csv").write_text("\n".join(one) + "\n")
     (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\n')
-    found = consortium.check(study, tmp_path / "party.toml")
+    found = check.check(study, tmp_path / "party.toml")
     assert found.classes == {"1": 200}
     assert found.rehearsed is None
 
@@ -185,6 +200,170 @@ def test_a_party_of_one_class_is_checked_without_a_rehearsal(tmp_path):
 def test_a_rare_class_takes_part_in_the_rehearsal():
     y = np.zeros(100_000, dtype=int)
     y[:10] = 1
-    drawn = consortium._spread(y, classes=True)
-    assert len(drawn) == consortium.REHEARSED_ROWS
+    drawn = check._draw_rows(y, classes=True)
+    assert len(drawn) == check.REHEARSED_ROWS
     assert y[drawn].sum() >= 1
+
+
+# --- whole trainings, with FLARE's network left out ------------------------------------------------------------------
+
+
+@pytest.fixture
+def federation(tmp_path, monkeypatch):
+    """A study for three parties, and the federation that trains it in this process."""
+    study = write_study(tmp_path, 12, 120)
+    made = Federation(tmp_path, {party: tmp_path / f"{party}.csv" for party in PARTIES}, seed=5)
+    made.study = tmp_path / "shared.toml"
+    made.study.write_text("\n".join(line for line in study.read_text().split("\n") if "data =" not in line))
+    monkeypatch.setattr("nvflare.fuel.flare_api.flare_api.new_secure_session", made.session)
+    monkeypatch.setattr(runs, "POLL", 0.01)
+    monkeypatch.setattr(runs, "SETTLE", 0.0)
+    return made
+
+
+def test_a_relative_run_folder_is_found(federation, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = runs.run_study(federation.study, out=runs.Path("run"))
+    assert folder == tmp_path / "run"
+    assert simfl.load("run/model.ubj").n_trees == 12
+    assert runs.run_study(federation.study, out=runs.Path("run"), resume=True) == folder
+    assert len(federation.jobs) == 1
+
+
+def test_a_changed_parameter_or_table_at_a_resume_is_named(federation, tmp_path):
+    def prepare(study, n_rows=40):
+        rng = np.random.default_rng(0)
+        rows = [(rng.normal(size=(n, 12)), np.arange(n) % 2) for n in (n_rows, 40, 40)]
+        parties = [simfl.Party(name, *table) for name, table in zip(PARTIES, rows, strict=True)]
+        end = HubEndpoint(Order(run="r", study=study, seed=5).to_text())
+        return end._prepare(LocalTransport(sessions(parties, secret=5)), tmp_path)
+
+    study = federation.study.read_text()
+    before = prepare(study)
+    assert prepare(study).params == before.params
+    with pytest.raises(StudyError, match=r"began \(n_hashes: None then, 7 now\)\. Put it back, or start a new"):
+        prepare(study.replace("n_trees", "n_hashes = 7\nn_trees"))
+    with pytest.raises(StudyError, match=r"began \(the rows of north: 40 then, 41 now\)"):
+        prepare(study, n_rows=41)
+
+
+def test_a_training_continues_by_itself_when_a_job_is_lost(federation, tmp_path):
+    said = []
+
+    def lose_once(record, connected):
+        if record.round == 4 and len(federation.jobs) == 1:
+            federation.jobs[0].end()
+
+    listener = runs.Listener(tell=said.append, tree=lose_once)
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
+    assert "the job ended (FINISHED:EXECUTION_EXCEPTION): continuing from the journal" in said
+    assert (folder / "model.ubj").read_bytes() == in_one_process(tmp_path / "study.toml")
+    assert [record.round for record in RunRecord.load(folder).history] == list(range(12))
+
+
+def test_a_training_that_is_lost_again_and_again_is_given_up(federation, tmp_path, monkeypatch):
+    monkeypatch.setattr(federation, "do_app_command", None)
+    monkeypatch.setattr(federation, "get_job_status", lambda job: "FINISHED:ABORTED")
+    with pytest.raises(EngineError, match=r"lost 4 times in a row \(FINISHED:ABORTED\)\. All finished trees are kept"):
+        runs.run_study(federation.study, out=tmp_path / "run")
+    assert len(federation.jobs) == 4
+
+
+def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
+    text = federation.study.read_text().replace("n_trees = 12", "n_trees = 60").replace('"stop"', '"continue"')
+    federation.study.write_text(text)
+    said = []
+
+    def kill(record, connected):
+        if record.round == 3 and len(federation.jobs) == 1:
+            federation.kill("south")
+        if record.absent:
+            federation.away.clear()
+
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(said.append, kill))
+    assert "south is back: continuing together" in said
+    history = json.loads((folder / "history.json").read_bytes())
+    missed = history["missed"]["south"]
+    assert list(history["missed"]) == ["south"]
+    assert missed == list(range(missed[0], missed[-1] + 1))
+    assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
+
+
+def test_a_party_that_is_away_at_the_end_gets_the_model_with_a_resume(federation, tmp_path):
+    text = federation.study.read_text().replace('"stop"', '"continue"')
+    federation.study.write_text(text)
+    said = []
+
+    def kill(record, connected):
+        if record.round == 3:
+            federation.kill("south")
+
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(said.append, kill))
+    assert "the model has not reached south: when they are back, run `simfl train --resume`" in said
+    own = federation.kits / "south"
+    assert not list(own.glob("runs/*/model.ubj"))
+    federation.away.clear()
+    runs.run_study(federation.study, out=tmp_path / "run", resume=True)
+    assert next(own.glob("runs/*/model.ubj")).read_bytes() == (folder / "model.ubj").read_bytes()
+
+
+def test_every_mismatch_of_every_party_is_in_one_message(federation, tmp_path):
+    (tmp_path / "north.csv").write_text("x0,x1,y\n1,two,0\n3,4,1\n")
+    (tmp_path / "west.csv").write_text("nothing\n")
+    with pytest.raises(StudyError) as refused:
+        runs.run_study(federation.study, out=tmp_path / "run")
+    said = str(refused.value)
+    assert "north: north.csv: column 'x2' is missing" in said
+    assert "1 values that are not numbers, as 'two'" in said
+    assert "west: west.csv: the label column 'y' is missing" in said
+    assert "south" not in said
+
+
+CLINIC = """name = "clinic"
+label = "died"
+[columns]
+age = "number"
+ward = ["a", "b", "c", "d", "e", "f"]
+sex = ["f", "m"]
+dose = "number"
+[parameters]
+n_trees = 10
+max_depth = 4
+random_state = 5
+rematch = 4
+validation_fraction = 0.25
+"""
+
+
+def write_clinic(folder, more):
+    """A study with categories for the same parties, each with a table of its own."""
+    rng = np.random.default_rng(1)
+    for name in PARTIES:
+        n = 240
+        ward, sex = rng.choice(list("abcdef"), n), rng.choice(["f", "m"], n)
+        age, dose = rng.normal(60, 10, n).round(1), rng.normal(size=n).round(3)
+        died = ((age > 60) & np.isin(ward, ["a", "d"]) | (dose + 0.5 * rng.normal(size=n) > 1)).astype(int)
+        table = pd.DataFrame({"age": age, "ward": ward, "sex": sex, "dose": dose, "died": died})
+        table.to_csv(folder / f"{name}.csv", index=False)
+    (folder / "clinic.toml").write_text(CLINIC + more + "".join(f'[[party]]\nname = "{name}"\n' for name in PARTIES))
+    return folder / "clinic.toml"
+
+
+@pytest.mark.parametrize("more", ["", "epsilon = 50.0\n"])
+def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_path, more):
+    study = write_clinic(tmp_path, more)
+    folder = runs.run_study(study, out=tmp_path / "run")
+    model = simfl.load(folder / "model.ubj")
+    if not more:  # noise is drawn afresh in every run
+        opened = [open_table(read_study(study), name, tmp_path / f"{name}.csv")[0] for name in PARTIES]
+        alike = simfl.train(opened, callbacks=[], original_features=4, **read_study(study).parameters)
+        X = pd.read_csv(tmp_path / "north.csv").drop(columns="died")
+        assert np.array_equal(alike.margins(X), model.margins(X))
+    assert report.write(folder).exists()
+    for name in PARTIES:
+        (own,) = (federation.kits / name).glob("runs/*")
+        run = RunRecord.load(own)
+        assert {(g.party, g.rows, g.metric) for g in run.gains} == {(name, name, "logloss"), (name, name, "error")}
+        assert {p.name: p.on for p in run.protections}["Noise (differential privacy)"] == bool(more)
+        assert report.write(own).exists()
+    assert not RunRecord.load(folder).gains  # nobody else learns of it

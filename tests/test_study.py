@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from simfl.data.schema import Schema
-from simfl.deploy.study import EXAMPLE_PARTY, EXAMPLE_STUDY, open_table, parse_study, read_party_file, read_study
+from simfl.deploy.study import parse_study, read_party_file, read_study, write_examples
+from simfl.deploy.tables import open_table
 from simfl.errors import DataError, FileError, StudyError
 
 TWO = '[[party]]\nname = "north"\n[[party]]\nname = "south"\n'
@@ -14,16 +15,15 @@ def study(text="", parties=TWO):
     return parse_study(f'name = "s"\nlabel = "y"\n{text}\n{parties}')
 
 
-def test_the_example_is_a_study():
-    example = parse_study(EXAMPLE_STUDY)
+def test_the_example_is_a_study(tmp_path):
+    example = read_study(write_examples(tmp_path)[0])
     assert example.parties == ["north", "south"]
     assert example.columns["ward"] == ["surgery", "medicine", "other"]
-    assert example.least == 2
+    assert example.parties_needed == 2
 
 
 def test_the_example_of_a_party_is_a_party_file(tmp_path):
-    (tmp_path / "party.toml").write_text(EXAMPLE_PARTY)
-    party = read_party_file(tmp_path / "party.toml")
+    party = read_party_file(write_examples(tmp_path)[1])
     assert party.data == str(tmp_path / "north.csv")
     assert party.kit == str(tmp_path / "kits" / "north")
 
@@ -40,7 +40,11 @@ def test_the_example_of_a_party_is_a_party_file(tmp_path):
         ("min_parties = 3", "min_parties is 3, but there are 2 parties"),
         ("on_dropout = 'panic'", "on_dropout: Invalid enum value 'panic'"),
         ("[engine]\nport = 99999", "engine.port: Expected"),
-        ("[columns]\nage = 'nubmer'", "columns"),
+        ("[columns]\nage = 'nubmer'", "[columns] says age = 'nubmer'"),
+        ("[columns]\nward = 'category'", "a category's list of different levels"),
+        ("[audit]\nmax_exces = 0.1", "'max_exces' in [audit]. Did you mean 'max_excess'?"),
+        ("[audit]\nmasked = true", "'masked' in [audit]. Known are: max_excess."),
+        ("[audit]\nmax_excess = 2.0", "audit.max_excess: Expected"),
         ("[columns]\ny = 'number'", "the label 'y' is also among the columns"),
         ("[columns]\nward = ['a', 'a']", "at least two different categories"),
         ("data = 'my.csv'", "there is no key 'data'"),
@@ -53,8 +57,11 @@ def test_what_is_wrong_is_said(text, said):
     assert said in str(refused.value)
 
 
-def test_an_audit_table_may_stand_in_a_study():
-    assert study("[audit]\nmasked = true").audit == {"masked": True}
+@pytest.mark.parametrize(
+    ("text", "limit"), [("", None), ("max_excess = 1", 1.0), ("max_excess = {a = 0.1, b = 0}", {"a": 0.1, "b": 0.0})]
+)
+def test_a_study_limits_all_attacks_or_each_by_name(text, limit):
+    assert study(f"[audit]\n{text}").audit.max_excess == limit
 
 
 @pytest.mark.parametrize("name", ["no rth", "../north", "", "hub", "server", "a" * 64, "nörth"])
@@ -73,10 +80,11 @@ def test_a_study_without_parties_is_none():
         study(parties="party = []")
 
 
-def test_who_stops_and_who_goes_on():
-    assert study('on_dropout = "stop"').least is None
-    assert study("min_parties = 1").least == 1
-    assert study().least == 2
+def test_how_many_parties_a_training_needs_to_continue():
+    three = TWO + '[[party]]\nname = "west"\n'
+    assert study('on_dropout = "stop"', three).parties_needed == 3
+    assert study("min_parties = 1", three).parties_needed == 1
+    assert study("", three).parties_needed == 2
 
 
 def test_the_columns_of_a_study_are_a_schema():
@@ -111,7 +119,7 @@ def test_all_that_does_not_fit_is_in_one_message(tmp_path):
     with pytest.raises(DataError) as refused:
         table(tmp_path, "ward,y,ages,smoker\nc,0,61,perhaps\nb,,3,no\n")
     said = str(refused.value)
-    assert "column 'age' is missing (is it 'ages'?)" in said
+    assert "column 'age' is missing (Did you mean 'ages'?)" in said
     assert "'smoker' has 1 values that are not yes or no, as 'perhaps'" in said
     assert "'ward' has categories that the study does not list: ['c']" in said
     assert "1 rows have no label" in said

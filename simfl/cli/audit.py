@@ -102,11 +102,11 @@ def _read_table(file: Path, label: str | None, options: Options) -> tuple[Any, A
 def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Any, Any, Options]:
     """The party's rows as the study reads them, and the study's parameters as they will be used."""
     from simfl.audit.audit import Options
-    from simfl.deploy.study import open_own
+    from simfl.deploy.tables import open_party
     from simfl.party import Split
 
     _refuse_beside_study(context)
-    study, party, _ = open_own(study_path, party_path)
+    study, party, _ = open_party(study_path, party_path)
     first, second = study.params()
     named = {"matching", "ids", "masked", "min_group", "random_state"}
     params = {name: value for name, value in study.parameters.items() if name not in named}
@@ -117,7 +117,7 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         masked=second.masked is not False,
         min_group=second.min_group,
         parties=max(len(study.parties), 2),
-        max_excess=study.audit.get("max_excess"),
+        max_excess=study.audit.max_excess,
         params=params | {"original_features": party.rows.X.shape[1]},
     )
     rows = Split.of(party, 0.0, 0).expansion.expand(party.rows.X)

@@ -15,7 +15,7 @@ from simfl.cli.options import console
 
 if TYPE_CHECKING:
     from simfl.callbacks import TreeRecord
-    from simfl.deploy.run import Rehearsal
+    from simfl.deploy.check import Rehearsal
 
 hub = typer.Typer(help="The hub: one process that all parties connect to.", no_args_is_help=True)
 party = typer.Typer(help="A party: the process beside your data.", no_args_is_help=True)
@@ -28,9 +28,9 @@ def init(
     label: Annotated[str | None, typer.Option(help="the column to learn, of that file")] = None,
 ) -> None:
     """Write an example study.toml and party.toml, with comments. Edit them; then: simfl check."""
-    from simfl.deploy import run
+    from simfl.deploy.study import write_examples
 
-    for path in run.init(folder, table, label):
+    for path in write_examples(folder, table, label):
         console.print(f"Written: {path}")
 
 
@@ -39,9 +39,9 @@ def check(
     party: Annotated[Path, typer.Argument(metavar="PARTY", help="your own party file")] = Path("party.toml"),
 ) -> None:
     """At a party: does my file fit the study, and what will leave this party? Sends nothing."""
-    from simfl.deploy import run
+    from simfl.deploy.check import check as check_party
 
-    found = run.check(study, party)
+    found = check_party(study, party)
     console.print(f"The table fits the study: {found.rows} rows, {found.columns} columns.")
     if found.classes:
         console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")
@@ -72,7 +72,7 @@ def _show_rehearsal(rehearsed: Rehearsal) -> None:
     console.print(shown)
     console.print(
         f"The rehearsal: {rehearsed.rows} of your rows in the roles of all parties, {rehearsed.trees} trees, all in "
-        "this process. Greeting, Settled, Recalled, Replayed and Taken belong to runs between machines."
+        "this process. Greeting and Recalled belong to runs between machines."
     )
 
 
@@ -88,20 +88,21 @@ def provision(
     Run it again after adding a party to the study: the others' kits stay valid. Keep the folder .authority to yourself:
     whoever has it can let anybody in.
     """
-    from simfl.deploy import run
+    from simfl.deploy.kits import provision as write_kits
+    from simfl.deploy.study import read_study
 
     users = {"hub": "for the hub's machine", "submitter": "for whoever starts trainings"}
-    for name, kit in run.provision(study, out or study.resolve().parent / "kits", tuple(renew)).items():
+    for name, kit in write_kits(read_study(study), out or study.resolve().parent / "kits", renew).items():
         console.print(f"{kit}  {users.get(name, 'for this party')}", highlight=False, soft_wrap=True)
 
 
 @hub.command("start")
 def start_hub(kit: Annotated[Path, typer.Argument(metavar="KIT", help="the hub's kit")] = Path("kits/hub")) -> None:
     """Run the hub here, until Ctrl-C. It must be reachable at the study's host and port."""
-    from simfl.deploy import run
+    from simfl.deploy.processes import run_hub
 
     console.print(f"The hub runs from {kit}; its log is {kit / 'log.txt'}. Ctrl-C stops it.", soft_wrap=True)
-    raise typer.Exit(run.run_hub(kit))
+    raise typer.Exit(run_hub(kit))
 
 
 @party.command("start")
@@ -109,10 +110,10 @@ def start_party(
     party: Annotated[Path, typer.Argument(metavar="PARTY", help="your party file")] = Path("party.toml"),
 ) -> None:
     """Run a party here, until Ctrl-C. It connects to the hub and waits for trainings."""
-    from simfl.deploy import run
+    from simfl.deploy.processes import run_party
 
     console.print(f"The party of {party} runs. Ctrl-C stops it.", soft_wrap=True)
-    raise typer.Exit(run.run_party(party))
+    raise typer.Exit(run_party(party))
 
 
 def train(
@@ -132,14 +133,14 @@ def train(
 
     Killed, cut off or switched off: run it again with --resume, nothing is lost.
     """
-    from simfl.deploy import run
+    from simfl.deploy.run import Listener, run_study
     from simfl.deploy.study import read_study
     from simfl.report import page
 
     logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; hub and parties have their log files
     lines = _Lines(read_study(study).params()[1].n_trees)
-    progress = run.Progress(tell=lines.tell, tree=lines.tree)
-    folder = run.train(study, kit=kit, out=out, resume=resume, local=local_processes, progress=progress)
+    listener = Listener(tell=lines.tell, tree=lines.tree)
+    folder = run_study(study, kit=kit, out=out, resume=resume, local=local_processes, listener=listener)
     console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
     console.print(f"Report: {page.write(folder)} (open it in a browser)", soft_wrap=True)
     console.print("Every party finds its own gain in its own run folder: simfl report runs/RUN, beside its party.toml")

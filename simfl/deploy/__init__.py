@@ -1,1 +1,1 @@
-"""Between machines: the study, the kits, the two ends of a training, and who starts it."""
+"""Between machines: the study, the kits, the two ends of a training, and the submitter who starts it."""

@@ -1,8 +1,8 @@
-"""The two ends of a training between machines: what the hub does there and what a party does.
+"""The two ends of a training between machines: the hub's and a party's.
 
-FLARE starts `HubSite` at the hub and `PartySite` at every party; both are the same hub and party as in one process,
-with a transport between them and a folder each in which nothing is lost. These two are the only classes that a kit
-allows a job to name.
+FLARE starts `HubEndpoint` at the hub and `PartyEndpoint` at every party. Both are the same hub and party as in one
+process, with a transport between them and a folder each, from which an interrupted training continues. A kit allows a
+job to name these two classes and no others.
 """
 
 from __future__ import annotations
@@ -14,56 +14,99 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from simfl import hub, wire
 from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord
-from simfl.deploy.study import Study, open_table, parse_study, read_party_file
+from simfl.deploy.study import PartyFile, Study, parse_study, read_party_file
+from simfl.deploy.tables import open_table
 from simfl.errors import DataError, PartyLost, ProtocolError, SimFLError, StudyError
-from simfl.hub.journal import Answered, Journal, missed_trees
-from simfl.params import TrainParams, cores
-from simfl.party import Party
+from simfl.federation import model_of
+from simfl.hub.journal import open_journal
+from simfl.params import PrepareParams, cores
+from simfl.party import Session
+from simfl.party.journal import Answered
+from simfl.party.journal import open_journal as open_party_journal
 from simfl.privacy.keys import Identity
 from simfl.privacy.observed import shows
 from simfl.report import assemble
 from simfl.report.record import RunRecord
-from simfl.storage import write_atomically
+from simfl.storage import Journal, write_atomically
+from simfl.transport.base import Transport
 from simfl.transport.flare import FlareTransport, HubEnd, SiteEnd
 
-PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that tells a site's job where its party.toml is
-CLASSES = ("simfl.deploy.endpoints.HubSite", "simfl.deploy.endpoints.PartySite")
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that says where a party's party.toml is
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 RESULTS = ("model.ubj", "history.json", "run.json")
-PIECE = 512 * 1024  # of the model, per answer to the submitter
-LINGER = 120.0  # seconds that the hub waits for the submitter to fetch the result
+PIECE = 512 * 1024  # bytes of a result per answer to the submitter
+MOST_RECORDS = 200  # trees per answer to the submitter
+LINGER = 120.0  # seconds that the hub waits for the submitter to fetch the results
+
+
+# --- between the submitter and the hub -------------------------------------------------------------------------------
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the submitter orders: a study, under a name that stays the same when it is taken up again."""
+    """What the submitter orders: a study, under a name that stays the same when it is resumed."""
 
     run: str
     study: str
     seed: int
 
     def to_text(self) -> str:
-        """As an argument in a job's configuration, where FLARE would read braces as its own."""
+        """The order as an argument in a job's configuration, where FLARE would interpret braces."""
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
     @classmethod
     def from_text(cls, text: str) -> Order:
-        """Back again."""
+        """The order that `to_text` wrote."""
         return msgspec.json.decode(base64.urlsafe_b64decode(text), type=cls)
 
 
-class HubSite(HubEnd):
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the submitter asks: the status with the trees from `since` on, or a piece of a result file."""
+
+    since: int = 0
+    file: str = ""
+    at: int = 0  # where the piece begins
+    collected: bool = False  # the submitter needs nothing more
+
+
+class Status(msgspec.Struct, kw_only=True, tag=True):
+    """How the training is going."""
+
+    stage: str = "starting"
+    error: str = ""
+    records: list[TreeRecord] = []
+    connected: list[str] = []
+    without_model: list[str] = []  # parties that have not received the model
+    time: float = 0.0  # by the hub's clock
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A piece of a result file."""
+
+    size: int  # of the whole file
+    data: bytes
+
+    @classmethod
+    def of(cls, whole: bytes, at: int) -> Piece:
+        """The piece that begins here."""
+        return cls(size=len(whole), data=whole[at : at + PIECE])
+
+
+# --- the hub's end ---------------------------------------------------------------------------------------------------
+
+
+class HubEndpoint(HubEnd):
     """The hub of a training: handshake, stage 1, stage 2, and the model to everybody."""
 
     def __init__(self, order: str) -> None:
@@ -71,52 +114,109 @@ class HubSite(HubEnd):
         self.order = Order.from_text(order)
         self.study = parse_study(self.order.study)
         self.patience, self.run = self.study.patience, self.order.run
-        self.watch = _Watch()
+        self.status = Status()
+        self.transport: Transport | None = None
         self.greetings: dict[str, msg.Greeting] = {}
         self.restarted = False
-        self.before: dict[str, int] = {}  # what the messages of stage 1 showed, if that was before this start
-        self.result: dict[str, bytes] = {}
+        self.shown_before: dict[str, int] = {}  # what the messages of stage 1 showed, if an earlier job ran it
+        self.results: dict[str, bytes] = {}
         self.collected = threading.Event()
 
     def conduct(self, transport: FlareTransport, folder: Path) -> None:
-        """Hold the training; then wait until the submitter has fetched what came out of it."""
+        """Run the training; then wait until the submitter has fetched the results."""
         transport.parties = [party for party in self.study.parties if party in transport.sites]
-        self.watch.transport = transport
+        self.transport = transport
         try:
-            self.result = self._train(transport, folder / "runs" / check_run(self.order.run))
-            self.watch.stage = "done"
+            self.results = self._run(transport, folder / "runs" / check_run_name(self.order.run))
+            self.status.stage = "done"
         except SimFLError as error:
-            self.watch.error = str(error)
-            self.watch.stage = "failed"
+            self.status.error = str(error)
+            self.status.stage = "failed"
         self.collected.wait(LINGER)
 
-    def _train(self, transport: FlareTransport, folder: Path) -> dict[str, bytes]:
-        folder.mkdir(parents=True, exist_ok=True)
-        sweep(folder)
-        finished = {name: folder / name for name in RESULTS}
-        if not all(path.exists() for path in finished.values()):
-            self.watch.stage = "handshake"
-            self.greetings = handshake(transport, self.study, self.order)
-            prepared = self._prepare(transport, folder)
-            self.watch.stage = "training"
-            journal = Journal(folder / "journal")
-            self.restarted = bool(journal.entries)
-            params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
-            try:
-                training = hub.train(transport, prepared, params, [self.watch], journal, self.study.least)
-            finally:
-                journal.close()
-            self._write(transport, training, journal, folder)
-        else:
-            greet(transport, self.order)  # they only have to know the folder
-        result = {name: path.read_bytes() for name, path in finished.items()}
-        self.watch.stage = "handing out"
-        self._hand_out(transport, result)
-        return result
+    def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Answer the submitter: a piece of a result, or the status."""
+        question = msgspec.convert(asked, Question)
+        if question.collected:
+            self.collected.set()
+        piece = self.results.get(question.file)
+        answer = self._status(question.since) if piece is None else Piece.of(piece, question.at)
+        return dict(msgspec.to_builtins(answer))
 
-    def _hand_out(self, transport: FlareTransport, result: dict[str, bytes]) -> None:
-        """The model to everybody who is there; the others get it with the next --resume."""
-        model, history, record = (result[name] for name in RESULTS)
+    def _status(self, since: int) -> Status:
+        records = [record for record in self.status.records if record.round >= since][:MOST_RECORDS]
+        connected = list(self.transport.parties) if self.transport else []
+        return msgspec.structs.replace(self.status, records=records, connected=connected, time=time.time())
+
+    def _run(self, transport: Transport, folder: Path) -> dict[str, bytes]:
+        """The results, from this training or as an earlier job left them; every party gets them too."""
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(folder)
+        files = {name: folder / name for name in RESULTS}
+        if all(path.exists() for path in files.values()):
+            greet(transport, self.order)  # the parties only need the name of the folder
+        else:
+            self._train(transport, folder)
+        results = {name: path.read_bytes() for name, path in files.items()}
+        self.status.stage = "handing out"
+        self._hand_out(transport, results)
+        return results
+
+    def _train(self, transport: Transport, folder: Path) -> None:
+        self.status.stage = "handshake"
+        self.greetings = handshake(transport, self.study, self.order)
+        prepared = self._prepare(transport, folder)
+        self.status.stage = "training"
+        params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
+        with closing(open_journal(folder / "journal")) as journal:
+            self.restarted = bool(journal.entries)
+            recovery = hub.Recovery(journal, self.study.parties_needed)
+            callbacks = [_Records(self.status.records)]
+            training = hub.train(transport, prepared, params, callbacks=callbacks, recovery=recovery)
+        self._write(transport, training, folder)
+
+    def _prepare(self, transport: Transport, folder: Path) -> hub.Prepared:
+        """Stage 1, or what an earlier job left of it."""
+        self.status.stage = "finding similar rows"
+        params = msgspec.structs.replace(self.study.params()[0], random_state=self.order.seed)
+        file, shown = folder / "prepared.json", folder / "shown.json"
+        if file.exists():
+            prepared = msgspec.json.decode(file.read_bytes(), type=hub.Prepared)
+            check_unchanged(prepared, params, hub.describe(transport, params, prepared.seed))
+            if not prepared.has_similar_rows or hub.recall(transport, transport.parties, 0):
+                self.shown_before = msgspec.json.decode(shown.read_bytes(), type=dict[str, int])
+                return prepared
+        missing = [party for party in self.study.parties if party not in transport.parties]
+        if missing:
+            raise PartyLost(missing, "a training begins with all parties. Start them and run `simfl train` again.")
+        file.unlink(missing_ok=True)  # the parties are about to replace their similar rows
+        prepared = hub.prepare(transport, params)
+        write_atomically(shown, msgspec.json.encode(transport.traffic.observed()))
+        write_atomically(file, msgspec.json.encode(prepared))
+        return prepared
+
+    def _write(self, transport: Transport, training: hub.Training, folder: Path) -> None:
+        """Write the results into the run's folder."""
+        prepared, model = training.prepared, model_of(training, training.history, {})
+        history = {
+            "run": self.order.run,
+            "rows": prepared.rows,
+            "trees": training.history,
+            "missed": training.missed,
+            "traffic": transport.traffic.since(None),
+        }
+        write_atomically(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
+        finished = assemble.FinishedTraining(
+            self.study.name, prepared, training.params, model, transport.traffic, self.shown_before
+        )
+        restarted = self.restarted or bool(self.shown_before)
+        assemble.at_hub(finished, training.missed, self.greetings, restarted=restarted).save(folder)
+        # What depends on the clock stays out of the model: the same trees, the same file.
+        model.save(folder / "model.ubj", history=False)
+
+    def _hand_out(self, transport: Transport, results: dict[str, bytes]) -> None:
+        """Send the results to everybody who is connected; the others get them with the next --resume."""
+        model, history, record = (results[name] for name in RESULTS)
         known = msgspec.json.decode(record, type=RunRecord)
         questions = {
             party: msg.TakeModel(
@@ -124,119 +224,40 @@ class HubSite(HubEnd):
             )
             for party in transport.parties
         }
-        self.watch.without = [party for party in self.study.parties if party not in questions]
+        self.status.without_model = [party for party in self.study.parties if party not in questions]
         try:
             transport.ask_all(questions)
         except PartyLost as lost:
-            self.watch.without += lost.parties
-        except SimFLError as error:  # it is at the hub and with the others: no reason to fail
-            self.watch.error = str(error)
-
-    def _prepare(self, transport: FlareTransport, folder: Path) -> hub.Prepared:
-        """Stage 1, or what is left of an earlier one if nobody's rows have changed."""
-        self.watch.stage = "finding similar rows"
-        params = msgspec.structs.replace(self.study.params()[0], random_state=self.order.seed)
-        file = folder / "prepared.json"
-        everybody = transport.parties == self.study.parties
-        if file.exists():
-            prepared = msgspec.json.decode(file.read_bytes(), type=hub.Prepared)
-            described = hub.describe(transport, params, prepared.seed)
-            rows = dict(zip(prepared.parties, prepared.n_rows, strict=True))
-            changed = [party for party, d in described.items() if d.n_rows != rows.get(party)]
-            if changed or prepared.params != params:
-                raise DataError(
-                    f"The tables of {changed} have other numbers of rows than when this training began. "
-                    "Start a new training, without --resume."
-                )
-            if not prepared.most_uses or hub.recall(transport, transport.parties, None):
-                self.before = msgspec.json.decode((folder / "shown.json").read_bytes(), type=dict[str, int])
-                return prepared
-        if not everybody:
-            missing = [party for party in self.study.parties if party not in transport.parties]
-            raise PartyLost(missing, "a training begins with all parties. Start them and run `simfl train` again.")
-        file.unlink(missing_ok=True)  # what it stands for is about to change
-        prepared = hub.prepare(transport, params)
-        write_atomically(folder / "shown.json", msgspec.json.encode(transport.traffic.observed()))
-        write_atomically(file, msgspec.json.encode(prepared))
-        return prepared
-
-    def _write(self, transport: FlareTransport, training: hub.Training, journal: Journal, folder: Path) -> None:
-        prepared = training.prepared
-        model = models.build(
-            training.rounds,
-            training.base_score,
-            training.params.objective,
-            prepared.n_features,
-            models.About(
-                classes=training.classes,
-                history=training.history,
-                traffic={},
-                schema=prepared.schema,
-                gain=np.sum(training.gains, axis=0).tolist() if training.gains else None,
-                epsilon=training.params.epsilon,
-                delta=None if training.params.epsilon is None else training.params.delta,
-            ),
-        )
-        missed = missed_trees(journal.entries)
-        history = {
-            "run": self.order.run,
-            "rows": dict(zip(prepared.parties, prepared.n_rows, strict=True)),
-            "trees": training.history,
-            "missed": missed,
-            "traffic": transport.traffic.since(None),
-        }
-        write_atomically(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
-        finished = assemble.FinishedTraining(
-            self.study.name, prepared, training.params, model, transport.traffic, self.before
-        )
-        restarted = self.restarted or bool(self.before)
-        assemble.at_hub(finished, missed, self.greetings, restarted=restarted).save(folder)
-        # What depends on the clock stays out of the model: the same trees, the same file.
-        model.save(folder / "model.ubj", history=False)
-
-    def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """The stage, the trees since the one asked for, who is there; at the end the model, piece by piece."""
-        if asked.get("collected"):
-            self.collected.set()
-        name, at = asked.get("file"), int(asked.get("at", 0))
-        if name in self.result:
-            data = self.result[name]
-            return {"size": len(data), "piece": base64.b64encode(data[at : at + PIECE]).decode()}
-        return self.watch.tell(int(asked.get("since", 0)))
+            self.status.without_model += lost.parties
+        except SimFLError as error:  # the hub and the other parties have the model: no reason to fail
+            self.status.error = str(error)
 
 
-class _Watch(Callback):
-    """What the submitter is told."""
+class _Records(Callback):
+    """Keeps the record of every tree for the submitter."""
 
-    def __init__(self) -> None:
-        self.stage, self.error = "starting", ""
-        self.without: list[str] = []  # parties that have not got the model
-        self.records: list[TreeRecord] = []
-        self.transport: FlareTransport | None = None
-
-    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
-        """Note nothing: the journal's trees come first."""
+    def __init__(self, records: list[TreeRecord]) -> None:
+        self.records = records
 
     def after_tree(self, record: TreeRecord) -> None:
-        """Keep the record for whoever asks."""
+        """A tree is finished, or was read from the journal."""
         self.records.append(record)
 
-    def tell(self, since: int) -> dict[str, Any]:
-        """All that happened from a tree on."""
-        records = [msgspec.to_builtins(record) for record in self.records if record.round >= since]
-        connected = list(self.transport.parties) if self.transport else []
-        return {
-            "stage": self.stage,
-            "error": self.error,
-            "records": records[:200],
-            "connected": connected,
-            "without": self.without,
-            "time": time.time(),
-        }
+
+def check_unchanged(prepared: hub.Prepared, params: PrepareParams, described: Mapping[str, msg.Description]) -> None:
+    """Refuse to resume a training whose tables or parameters have changed since it began."""
+    changes = [(f"the rows of {party}", prepared.rows.get(party), d.n_rows) for party, d in described.items()]
+    changes += [(name, getattr(prepared.params, name), getattr(params, name)) for name in params.__struct_fields__]
+    facts = [f"{what}: {then!r} then, {now!r} now" for what, then, now in changes if then != now]
+    if facts:
+        raise StudyError(
+            f"This training cannot be resumed, because something has changed since it began ({'; '.join(facts)}). Put "
+            "it back, or start a new training without --resume."
+        )
 
 
-def handshake(transport: FlareTransport, study: Study, order: Order) -> dict[str, msg.Greeting]:
-    """Does every table fit the study, and do they all fit together? All that is wrong, in one error."""
+def handshake(transport: Transport, study: Study, order: Order) -> dict[str, msg.Greeting]:
+    """Check that every table fits the study and that they all fit together. All problems come in one error."""
     greetings = greet(transport, order)
     problems = [f"{party}: {problem}" for party, g in greetings.items() for problem in g.problems]
     sound = [party for party, greeting in greetings.items() if not greeting.problems]
@@ -246,27 +267,23 @@ def handshake(transport: FlareTransport, study: Study, order: Order) -> dict[str
     return greetings
 
 
-def greet(transport: FlareTransport, order: Order) -> dict[str, msg.Greeting]:
-    """Tell everybody the study and the name of the run."""
+def greet(transport: Transport, order: Order) -> dict[str, msg.Greeting]:
+    """Send everybody the study and the name of the run."""
     question = msg.Greet(version=msg.VERSION, simfl=version("simfl"), run=order.run, study=order.study)
     replies = transport.ask_all(dict.fromkeys(transport.parties, question))
     return {party: wire.expect(msg.Greeting, reply, party) for party, reply in replies.items()}
 
 
-def _mismatches(transport: FlareTransport, parties: list[str], study: Study, seed: int) -> list[str]:
+def _mismatches(transport: Transport, parties: list[str], study: Study, seed: int) -> list[str]:
     """How the tables and the labels of these parties differ from one another."""
     if not parties:
         return []
     first, second = study.params()
-    describe = msg.Describe(version=msg.VERSION, validation_fraction=first.validation_fraction, seed=seed)
-    problems = []
     checks: list[tuple[msg.Request, Callable[[Any], Any]]] = [
-        (describe, lambda replies: hub.check_same_form(replies)),
-        (
-            msg.DescribeLabels(objective=second.objective, only_classes=True),
-            lambda replies: hub.check_labels(replies, second, only_classes=True),
-        ),
+        (hub.description_request(first, seed), hub.check_same_form),
+        (msg.DescribeLabels(objective=second.objective), lambda replies: hub.check_labels(replies, second)),
     ]
+    problems = []
     for question, check in checks:
         try:
             check(transport.ask_all(dict.fromkeys(parties, question)))
@@ -275,27 +292,22 @@ def _mismatches(transport: FlareTransport, parties: list[str], study: Study, see
     return problems
 
 
-class PartySite(SiteEnd):
+# --- a party's end ---------------------------------------------------------------------------------------------------
+
+
+class PartyEndpoint(SiteEnd):
     """A party of a training: its table, and the folder of the run."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.party: Party | None = None
+        self.session: Session | None = None
         self.study: Study | None = None
         self.folder: Path | None = None
-        self.journal: Journal | None = None
+        self.journal: Journal[Answered] | None = None
 
     def open(self, name: str, folder: Path) -> None:
-        """The job starts here. The table is read when the hub has said which study it is."""
+        """The job starts. The table is read later, when the hub has sent the study."""
         self.name, self.file = name, Path(os.environ.get(PARTY_FILE) or folder / "party.toml")
-
-    def answered(self, question: msg.Request, bytes_in: int, answer: msg.Reply, bytes_out: int) -> None:
-        """Note what left."""
-        if self.journal is not None:
-            kinds = {"question": type(question).__name__, "answer": type(answer).__name__}
-            seen = shows(question, answer)
-            entry = Answered(time=time.time(), bytes_in=bytes_in, bytes_out=bytes_out, shows=seen, **kinds)
-            self.journal.append(entry, sync=isinstance(answer, msg.Taken | msg.Matched | msg.SimilarTaken))
 
     def answer(self, message: msg.Request) -> msg.Reply:
         """Answer a message of the hub."""
@@ -304,32 +316,22 @@ class PartySite(SiteEnd):
         if self.folder is not None and isinstance(message, msg.TakeModel):
             write_atomically(self.folder / "history.json", message.history)
             write_atomically(self.folder / "model.ubj", message.model)
-            self._record(message.record, self.folder)
-            return msg.Taken()
-        if self.party is None:
-            raise ProtocolError(f"Party {self.name!r} was asked before it was greeted.")
-        return self.party.handle(message)
+            self._keep_record(message.record, self.folder)
+            return msg.Done()
+        if self.session is None:
+            raise ProtocolError(f"Party {self.name!r} was called before the handshake.")
+        return self.session.handle(message)
 
-    def _record(self, known: bytes, folder: Path) -> None:
-        """Keep the record of the run, with one's own gain in it."""
-        try:
-            record = msgspec.json.decode(known, type=RunRecord)
-        except msgspec.DecodeError as error:
-            raise ProtocolError(f"Party {self.name!r} got a record of the run that is none: {error}.") from None
-        if (folder / "run.json").exists() and RunRecord.load(folder).gains:
-            return  # measured before the hub was started anew
-        if self.party is not None and self.study is not None:
-            try:
-                trained = models.load(folder / "model.ubj")
-                answered = list(self.journal.of(Answered)) if self.journal else []
-                record = assemble.at_party(record, self.party, trained, self.study.parameters, answered)
-            except Exception as error:  # noqa: BLE001 - the model is here; its training does not fail for a figure
-                note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
-                record = msgspec.structs.replace(record, notes=[note])
-        record.save(folder)
+    def answered(self, question: msg.Request, bytes_in: int, answer: msg.Reply, bytes_out: int) -> None:
+        """Write down in this party's journal what leaves it."""
+        if self.journal is not None:
+            kinds = {"question": type(question).__name__, "answer": type(answer).__name__}
+            seen = shows(question, answer)
+            entry = Answered(time=time.time(), bytes_in=bytes_in, bytes_out=bytes_out, shows=seen, **kinds)
+            self.journal.append(entry, sync=isinstance(answer, msg.Done | msg.Matched))
 
     def _greet(self, message: msg.Greet) -> msg.Greeting:
-        """Read the table through the study. Whatever is wrong is said, not raised."""
+        """Read the table through the study. Problems are part of the answer: the hub collects those of all parties."""
         problems: list[str] = []
         if message.simfl != version("simfl") or message.version != msg.VERSION:
             problems.append(
@@ -346,34 +348,61 @@ class PartySite(SiteEnd):
         )
 
     def _open(self, message: msg.Greet) -> None:
-        study, own = parse_study(message.study), read_party_file(self.file)
-        self.study = study
+        self.study, own = parse_study(message.study), read_party_file(self.file)
         if own.name != self.name:
             raise StudyError(f"{self.file} is of party {own.name!r}, the certificate of {self.name!r}")
-        self.folder = self.file.parent / "runs" / check_run(message.run)
+        self.folder = self.file.parent / "runs" / check_run_name(message.run)
         self.folder.mkdir(parents=True, exist_ok=True)
-        sweep(self.folder)
+        remove_partial_files(self.folder)
         write_atomically(self.folder / "study.toml", message.study.encode())
-        self.journal = Journal(self.folder / "journal")
-        self.party, _ = open_table(study, self.name, Path(own.data))
-        self.party.n_jobs, self.party.folder = own.n_jobs or cores(), self.folder
-        self.party.secret = own.common_secret()
-        self.party.must_mask = len(study.parties) > 1 and study.params()[1].masked is not False
+        self.journal = open_party_journal(self.folder / "journal")
+        self.session = self._open_session(self.study, own, self.folder)
+
+    def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:
+        party, _ = open_table(study, own.name, Path(own.data))
         kit = self.file.parent / (own.kit or ".") / "startup"
         files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]
-        if all(file.exists() for file in files):
-            self.party.identity = Identity.read(*files)
+        session = Session(
+            party,
+            secret=own.common_secret(),
+            identity=Identity.read(*files) if all(file.exists() for file in files) else None,
+            must_mask=len(study.parties) > 1 and study.params()[1].masked is not False,
+            folder=folder,
+        )
+        session.n_jobs = own.n_jobs or cores()
+        return session
+
+    def _keep_record(self, sent: bytes, folder: Path) -> None:
+        """Write the record of the run, with this party's gain in it."""
+        try:
+            record = msgspec.json.decode(sent, type=RunRecord)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"Party {self.name!r} received an invalid record of the run: {error}.") from None
+        if (folder / "run.json").exists() and RunRecord.load(folder).gains:
+            return  # measured before the hub was restarted
+        if self.session is not None and self.study is not None and self.journal is not None:
+            try:
+                trained = models.load(folder / "model.ubj")
+                answered = list(self.journal.of(Answered))
+                record = assemble.at_party(record, self.session, trained, self.study.parameters, answered)
+            except Exception as error:  # noqa: BLE001 - a training does not fail because a figure is missing
+                note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
+                record = msgspec.structs.replace(record, notes=[note])
+        record.save(folder)
 
 
-def check_run(name: str) -> str:
-    """A run's name, if a folder can be called so."""
-    if not RUN.fullmatch(name):
+CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")
+
+
+def check_run_name(name: str) -> str:
+    """The name, if a folder can have it."""
+    if not RUN_NAME.fullmatch(name):
         raise ProtocolError(f"A training cannot be called {name!r}.")
     return name
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a kill left half written: all that is finished has a name without a dot in front."""
+def remove_partial_files(folder: Path) -> None:
+    """Remove what a kill left half written. Only unfinished files have a name that begins with a dot."""
     for left in folder.glob(".*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)

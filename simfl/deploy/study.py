@@ -1,47 +1,51 @@
-"""A study file and a party file, read and checked.
+"""study.toml and party.toml: read, checked, and written as examples.
 
-`study.toml` is what all parties share: what is learned, from which columns, how, and by whom. Where the data of a party
-lies is nobody else's business and stands in that party's own `party.toml`. Every fact that is wrong is named with the
-place where it stands; an unknown key is refused with the one that was probably meant.
+All parties share `study.toml`: what is learned, from which columns, how, and by whom. Where a party keeps its data is
+nobody else's business; that is in its own `party.toml`. Every error names the place in the file, and an unknown key is
+refused with the one that was probably meant.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import pandas as pd
 from msgspec import Meta
 
 from simfl.data import files
 from simfl.data.schema import Schema
-from simfl.errors import DataError, FileError, ParameterError, StudyError
+from simfl.errors import DataError, FileError, ParameterError, StudyError, did_you_mean
 from simfl.params import PrepareParams, TrainParams, prepare_params, split, train_params
-from simfl.party import Party
+from simfl.storage import write_atomically
 
-Kind = Literal["number", "boolean", "category"]
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # as a site, a folder and a part of a certificate
-_TRUTH: Final = {"1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
-_RESERVED: Final = ("hub", "server", "submitter")  # kits of these names exist already
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # also a FLARE site, a folder and part of a certificate
+_RESERVED: Final = ("hub", "server", "submitter")  # these kits exist in every study
+Excess = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `[[party]]` of the study. `data` only for trying out: `simfl train --local-processes`."""
+class StudyParty(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `[[party]]` of the study. `data` is only for `simfl train --local-processes`."""
 
     name: str
     data: str | None = None
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[engine]`: where the hub is to be reached."""
+    """`[engine]`: where the parties reach the hub."""
 
     host: str = "localhost"
     port: Annotated[int, Meta(ge=1, le=65535)] = 8002
+
+
+class AuditLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[audit]`: by how much an attack may beat guessing. One limit for all attacks, or one for each by name."""
+
+    max_excess: Excess | dict[str, Excess] | None = None
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,25 +53,25 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     name: str
     label: str | None = None
-    party: list[Member]
-    columns: dict[str, Kind | list[str]] = {}
+    party: list[StudyParty]
+    columns: dict[str, str | list[str]] = {}
     features: Annotated[int, Meta(ge=1)] | None = None  # of LIBSVM files, whose columns have no names
     parameters: dict[str, Any] = {}
     engine: Engine = Engine()
     patience: Annotated[float, Meta(ge=5)] = 60.0
     on_dropout: Literal["continue", "stop"] = "continue"
     min_parties: Annotated[int, Meta(ge=1)] | None = None
-    audit: dict[str, Any] = {}  # read by `simfl audit` alone
+    audit: AuditLimits = AuditLimits()
 
     @property
     def parties(self) -> list[str]:
         """The names of the parties."""
-        return [member.name for member in self.party]
+        return [party.name for party in self.party]
 
     @property
-    def least(self) -> int | None:
-        """With how many parties the training goes on; None: only with all."""
-        return None if self.on_dropout == "stop" else self.min_parties or min(2, len(self.party))
+    def parties_needed(self) -> int:
+        """How many parties a training needs to continue, once it has begun with all of them."""
+        return len(self.party) if self.on_dropout == "stop" else self.min_parties or min(2, len(self.party))
 
     @property
     def schema(self) -> Schema:
@@ -81,7 +85,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`party.toml`: one party's own. Paths are as seen from the file."""
+    """`party.toml`: what only this party knows. Paths are relative to the file."""
 
     name: str
     data: str
@@ -90,20 +94,20 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # the same at all parties, never at the hub
 
     def common_secret(self) -> bytes | None:
-        """The secret as bytes; None: the parties agree on one when a training begins."""
+        """The secret as bytes. None: the parties agree on one when a training begins."""
         return None if self.secret is None else bytes.fromhex(self.secret)
 
 
-# --- reading the files -----------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_study(path: Path) -> Study:
-    """A study file, checked."""
+    """Read and check a study file."""
     return parse_study(_text(path), str(path))
 
 
 def parse_study(text: str, where: str = "study.toml") -> Study:
-    r"""A study's text, checked.
+    r"""Check the text of a study file.
 
     >>> parse_study('name = "a"\nlable = "y"\n[[party]]\nname = "north"')
     Traceback (most recent call last):
@@ -111,25 +115,20 @@ def parse_study(text: str, where: str = "study.toml") -> Study:
     simfl.errors.StudyError: study.toml: there is no key 'lable'. Did you mean 'label'?
     """
     study: Study = _parse(text, Study, where)
-    problems = [*_check_names(study), *_check_parameters(study)]
+    problems = [*_check_names(study), *_check_parameters(study), *_check_columns(study)]
     if study.min_parties is not None and study.min_parties > len(study.party):
         problems.append(f"min_parties is {study.min_parties}, but there are {len(study.party)} parties")
-    if study.label is not None and study.label in study.columns:
-        problems.append(f"the label {study.label!r} is also among the columns")
-    for column, kind in study.columns.items():
-        if isinstance(kind, list) and (len(kind) < 2 or len(set(kind)) < len(kind)):
-            problems.append(f"column {column!r} must list at least two different categories")
     if problems:
         raise StudyError(f"{where}: {'; '.join(problems)}.")
     return study
 
 
 def read_party_file(path: Path) -> PartyFile:
-    """A party file, with its paths made absolute."""
+    """Read a party file; its paths become absolute."""
     party: PartyFile = _parse(_text(path), PartyFile, str(path))
-    at = path.resolve().parent
-    kit = None if party.kit is None else str(at / party.kit)
-    return msgspec.structs.replace(party, data=str(at / party.data), kit=kit)
+    folder = path.resolve().parent
+    kit = None if party.kit is None else str(folder / party.kit)
+    return msgspec.structs.replace(party, data=str(folder / party.data), kit=kit)
 
 
 def _text(path: Path) -> str:
@@ -157,7 +156,7 @@ def _parse(text: str, kind: Any, where: str) -> Any:
 
 def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
     """Name every key that does not exist, in the file and in the tables below it."""
-    below = {"engine": Engine, "party": Member} if kind is Study else {}
+    below = {"engine": Engine, "audit": AuditLimits, "party": StudyParty} if kind is Study else {}
     wrong = _unknown(content, kind.__struct_fields__, "")
     for key, inner in below.items():
         tables = content.get(key, [])
@@ -169,13 +168,7 @@ def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
 
 
 def _unknown(content: dict[str, Any], known: Iterable[str], place: str) -> list[str]:
-    wrong = []
-    for key in content:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(known)}."
-            wrong.append(f"there is no key {key!r}{place}. {hint}")
-    return wrong
+    return [f"there is no key {key!r}{place}. {did_you_mean(key, list(known))}" for key in content if key not in known]
 
 
 def _check_names(study: Study) -> list[str]:
@@ -195,134 +188,49 @@ def _check_parameters(study: Study) -> list[str]:
     return []
 
 
-# --- reading a party's table -----------------------------------------------------------------------------------------
-
-
-def open_table(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
-    """The party with its table, as the study wants it, and notes on what was left out."""
-    if not study.columns:
-        return _open_plain(study, name, path)
-    frame = files.read_frame(path)
-    if study.label is None:
-        raise DataError("The study names no label column.")
-    problems = _missing_columns(study, frame)
-    encoded: dict[str, Any] = {}
-    for column, kind in study.columns.items():
-        if column in frame.columns:
-            values, wrong = _encode(frame[column], column, kind)
-            encoded |= values
-            problems += wrong
-    if study.label in frame.columns and frame[study.label].isna().any():
-        problems.append(f"{int(frame[study.label].isna().sum())} rows have no label in column {study.label!r}")
-    if problems:
-        raise DataError(f"{path.name}: {'; '.join(problems)}")
-    extra = [str(c) for c in frame.columns if c not in study.columns and c != study.label]
-    notes = [f"columns that the study does not use stay unread: {', '.join(extra)}"] if extra else []
-    return Party(name, pd.DataFrame(encoded), frame[study.label].to_numpy(), schema=study.schema), notes
-
-
-def open_own(study_path: Path, party_path: Path) -> tuple[Study, Party, list[str]]:
-    """The study, and the table that a party's own file names, read through it; and notes on the way."""
-    study, own = read_study(study_path), read_party_file(party_path)
-    if own.name not in study.parties:
-        raise StudyError(f"{party_path} is of party {own.name!r}; the study has {study.parties}.")
-    party, notes = open_table(study, own.name, Path(own.data))
-    return study, party, notes
-
-
-def _open_plain(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
-    """A file that the study says nothing about: all columns but the label, or LIBSVM."""
-    data = files.read_libsvm(path, study.features) if study.features else files.read(path, study.label)
-    return Party(name, data.X, data.y, schema=data.schema), data.notes
-
-
-def _missing_columns(study: Study, frame: pd.DataFrame) -> list[str]:
-    problems = []
-    for wanted in [study.label, *study.columns]:
-        if wanted not in frame.columns:
-            near = difflib.get_close_matches(str(wanted), [str(c) for c in frame.columns], n=1)
-            hint = f" (is it {near[0]!r}?)" if near else ""
-            what = "the label column" if wanted == study.label else "column"
-            problems.append(f"{what} {wanted!r} is missing{hint}")
+def _check_columns(study: Study) -> list[str]:
+    problems = [
+        f"column {name!r} must list at least two different categories"
+        for name, kind in study.columns.items()
+        if isinstance(kind, list) and len(set(kind)) < max(len(kind), 2)
+    ]
+    if study.label in study.columns:
+        problems.append(f"the label {study.label!r} is also among the columns")
+    try:
+        study.schema  # noqa: B018 - refuses kinds that do not exist
+    except DataError as error:
+        problems = problems or [str(error).rstrip(".")]
     return problems
 
 
-def _encode(values: pd.Series[Any], name: str, kind: Kind | list[str]) -> tuple[dict[str, Any], list[str]]:
-    """A column as numbers, or as text where it is a category. And what does not fit."""
-    if isinstance(kind, list):
-        text = values.astype("string")
-        unknown = sorted(set(text.dropna()) - set(kind))
-        wrong = [f"column {name!r} has categories that the study does not list: {unknown[:5]}"] if unknown else []
-        return {name: text}, wrong
-    if kind == "category":
-        return {}, [f"column {name!r} is a category: the study must list its values, {name} = [...]"]
-    if kind == "boolean":
-        numbers = values.astype("string").str.strip().str.lower().map(_TRUTH)
-    else:
-        numbers = pd.to_numeric(values, errors="coerce")
-    failed = values[numbers.isna() & values.notna()]
-    what = "numbers" if kind == "number" else "yes or no"
-    wrong = (
-        [f"column {name!r} has {len(failed)} values that are not {what}, as {failed.iloc[0]!r}"] if len(failed) else []
-    )
-    return {name: numbers.astype("float32")}, wrong
+# --- examples --------------------------------------------------------------------------------------------------------
 
 
-EXAMPLE_STUDY: Final = """\
-# A SimFL study: shared by all parties. Nothing here says where anybody's data lies.
-name = "example"
-label = "outcome"            # the column to learn
-
-# What happens when a party stops answering:
-patience = 60                # seconds without a sign of life until it counts as lost
-on_dropout = "continue"      # or "stop": end cleanly; `simfl train --resume` goes on later
-min_parties = 2              # continue only while so many are there
-
-[engine]
-host = "localhost"           # the hub's host name, as the parties reach it
-port = 8002                  # the only port that must be open, and only at the hub
-
-[columns]                    # "number", "boolean", or the list of a category's values
-age = "number"
-smoker = "boolean"
-ward = ["surgery", "medicine", "other"]
-
-[parameters]                 # all of them: python -c "import simfl; help(simfl.train)"
-objective = "binary:logistic"
-n_trees = 100
-learning_rate = 0.1
-validation_fraction = 0.2    # rows that each party sets aside, to measure on them what it gains over being alone
-
-[audit]                      # read by `simfl audit study.toml`, which attacks a party's own rows before any leaves
-# max_excess = 0.3           # exit with an error if an attack beats guessing by more than 30 points
-
-[[party]]                    # one for each; names have letters, digits, - and _
-name = "north"
-# data = "north.csv"         # only for trying out on one machine: simfl train --local-processes
-
-[[party]]
-name = "south"
-# data = "south.csv"
-"""
+def write_examples(folder: Path, table: Path | None = None, label: str | None = None) -> list[Path]:
+    """Write an example study.toml and party.toml, unless one is there. The columns are those of the table, if given."""
+    texts = {"study.toml": example_study(table, label), "party.toml": _template("party.toml")}
+    paths = [folder / name for name in texts]
+    for path in paths:
+        if path.exists():
+            raise FileError(f"{path} is there already and is left as it is.")
+    for path, text in zip(paths, texts.values(), strict=True):
+        write_atomically(path, text.encode())
+    return paths
 
 
-def example(table: Path | None = None, label: str | None = None) -> str:
-    """A commented study file; with a table, its columns and their kinds are those of the table."""
+def example_study(table: Path | None = None, label: str | None = None) -> str:
+    """A commented study file. With a table, its columns and their kinds are the table's."""
+    text = _template("study.toml")
     if table is None:
-        return EXAMPLE_STUDY
+        return text
     data = files.read(table, label)
     if data.schema is None:
         raise DataError(f"{table} has columns without names. Give a CSV or Parquet file.")
-    before, rest = EXAMPLE_STUDY.split("[columns]", 1)
-    before = before.replace('label = "outcome"   ', f'label = "{label}"')
+    head, rest = text.split("[columns]", 1)
+    head = head.replace('"outcome"   ', msgspec.json.encode(label).decode())  # quoted as TOML does
     note = f"# As {table.name} suggests them. Add the values of categories that only other parties have."
-    return f"{before}{note}\n{data.schema.to_toml()}\n\n[parameters]{rest.split('[parameters]', 1)[1]}"
+    return f"{head}{note}\n{data.schema.to_toml()}\n\n[parameters]{rest.split('[parameters]', 1)[1]}"
 
 
-EXAMPLE_PARTY: Final = """\
-# One party's own file. It stays here.
-name = "north"               # as in study.toml, and in the certificate of the kit
-data = "north.csv"           # CSV, Parquet or LIBSVM, as seen from this file
-kit = "kits/north"           # the folder that whoever ran `simfl provision` sent you
-# n_jobs = 4                 # threads; all cores where it is not given
-"""
+def _template(name: str) -> str:
+    return (resources.files("simfl.deploy") / "templates" / name).read_text(encoding="utf-8")

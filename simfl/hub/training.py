@@ -25,7 +25,7 @@ from simfl.hub.labels import Labels, agree_on_labels
 from simfl.hub.preparation import Prepared
 from simfl.hub.round import Plan, Rounds, Turn
 from simfl.hub.state import Events, State
-from simfl.model import About, Model, WarmStart, build
+from simfl.model.xgboost_document import WarmStart
 from simfl.params import BINS, TrainParams, with_numbers
 from simfl.privacy.guard import about_two_parties
 from simfl.storage import Journal
@@ -57,21 +57,6 @@ class Training:
     gains: list[Any]
     missed: dict[str, list[int]]  # per party: the rounds that it had no part in
     warm_start: WarmStart | None = None
-
-    def model(self, history: list[TreeRecord], traffic: dict[str, dict[str, dict[str, int]]]) -> Model:
-        """The model of all trees, with this account of how it came about."""
-        params, prepared = self.params, self.prepared
-        about = About(
-            classes=self.labels.classes,
-            history=history,
-            traffic=traffic,
-            schema=prepared.schema,
-            gain=np.sum(self.gains, axis=0).tolist() if self.gains else None,
-            epsilon=params.epsilon,
-            delta=None if params.epsilon is None else params.delta,
-        )
-        rounds = [*(self.warm_start.rounds if self.warm_start else []), *self.rounds]
-        return build(rounds, self.labels.base_score, params.objective, prepared.n_features, about)
 
 
 def train(

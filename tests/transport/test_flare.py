@@ -160,17 +160,17 @@ def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_pa
 
 
 def test_a_partys_journal_lists_what_left(federation, trained):
-    from simfl.hub.journal import Journal
+    from simfl.party.journal import open_journal
 
-    entries = Journal(next(federation.kits["north"].glob("runs/*/journal"))).entries
+    entries = open_journal(next(federation.kits["north"].glob("runs/*/journal"))).entries
     kinds = {entry.answer for entry in entries}
     assert {
         "Greeting",
         "Description",
-        "FeatureMoments",
-        "Met",
+        "FeatureSums",
+        "SealedSecret",
         "HiddenRows",
-        "SimilarTaken",
+        "Done",
         "RowSums",
         "Grown",
         "LeafSums",
@@ -388,7 +388,7 @@ def test_a_job_serves_one_run():
             pass
 
         def answer(self, message):
-            return msg.Measure()
+            return msg.SumFeatures()
 
         def answered(self, question, bytes_in, answer, bytes_out):
             pass
@@ -396,7 +396,7 @@ def test_a_job_serves_one_run():
     class FromHub:
         caller = "server"
 
-    site, data = Echo(), wire.encode(msg.Measure())
+    site, data = Echo(), wire.encode(msg.SumFeatures())
     first = site.ask(RUN, 1, len(data), data, FromHub)
     assert flare.open_frame(first, "a", RUN, 1)[0] == flare._DONE
     other = site.ask(flare.stamp("another"), 2, len(data), data, FromHub)

@@ -1,0 +1,104 @@
+"""`simfl check`: does a party's table fit the study, and what will leave the party? Nothing is sent anywhere.
+
+A rehearsal plays the study with parties made of this party's own rows, and looks at the messages.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from simfl import hub
+from simfl import messages as msg
+from simfl.arrays import AnyArray
+from simfl.deploy.study import Study
+from simfl.deploy.tables import open_party
+from simfl.params import guarded_columns
+from simfl.party import Party, Session
+from simfl.privacy.observed import Protection, protections
+from simfl.transport.local import LocalTransport
+
+REHEARSED_ROWS, REHEARSED_TREES = 2000, 4
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A short training among parties made of this party's rows: the protections that its messages showed, and bytes."""
+
+    rows: int
+    trees: int
+    protections: list[Protection]
+    sent: dict[str, int]  # bytes that left the first of them, by kind of message
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `check` found: the table's size, notes, what can leave the party, and the rehearsal."""
+
+    rows: int
+    columns: int
+    classes: dict[str, int]
+    notes: list[str]
+    leaves: list[tuple[str, str]]
+    rehearsed: Rehearsal | None  # None: too few rows
+
+
+def check(study_path: Path, party_path: Path) -> Checked:
+    """Check a party file and its table against the study."""
+    study, party, notes = open_party(study_path, party_path)
+    classes = Counter(map(str, party.rows.y.tolist())) if _classifies(study) else {}
+    rows, columns = party.rows.X.shape
+    return Checked(rows, columns, dict(classes), notes, what_leaves(), rehearse(study, party))
+
+
+def what_leaves() -> list[tuple[str, str]]:
+    """Every kind of reply and what it contains, from `messages.py`."""
+    first_lines = {kind.__name__: (kind.__doc__ or "").split("\n")[0] for kind in msg.Reply.__args__}
+    return [(name, line.split(": ", 1)[-1]) for name, line in first_lines.items()]
+
+
+def rehearse(study: Study, party: Party) -> Rehearsal | None:
+    """Play the study with parties made of this party's rows, masked as between machines."""
+    first, second = study.params()
+    drawn = _draw_rows(party.rows.y, classes=_classifies(study))
+    n = len(study.parties)
+    if n < 2 or len(drawn) < 10 * n:
+        return None
+    parties = [party.part(name, np.sort(drawn[place::n])) for place, name in enumerate(study.parties)]
+    transport = LocalTransport([Session(one) for one in parties])
+    masked = first.masked is not False
+    seed = study.parameters.get("random_state") or 0
+    trees = min(second.n_trees, REHEARSED_TREES)
+    first = msgspec.structs.replace(first, masked=masked, random_state=seed)
+    second = msgspec.structs.replace(second, masked=masked, n_trees=trees, rematch=min(second.rematch or 0, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the protections below say the same
+        hub.train(transport, hub.prepare(transport, first), second)
+    sent = dict(transport.traffic.sent[study.parties[0]])
+    guarded = guarded_columns(first, party.rows.X.shape[1])
+    return Rehearsal(len(drawn), trees, protections(transport.traffic.observed(), guarded), sent)
+
+
+def _classifies(study: Study) -> bool:
+    return study.params()[1].objective != "reg:squarederror"
+
+
+def _draw_rows(y: AnyArray, *, classes: bool) -> AnyArray:
+    """Rows to rehearse with: all classes in turn; none where there is only one class."""
+    order = np.random.default_rng(0).permutation(len(y))
+    if not classes:
+        return order[:REHEARSED_ROWS]
+    labels = y[order].astype(str)
+    found = np.unique(labels)
+    if len(found) < 2:
+        return order[:0]
+    place = np.empty(len(order))
+    for label in found:
+        rows = np.flatnonzero(labels == label)
+        place[rows] = np.arange(len(rows)) / len(rows)  # each class is spread over all places
+    return order[np.argsort(place, kind="stable")][:REHEARSED_ROWS]

@@ -1,0 +1,110 @@
+"""The submitter's connection to the hub: submit a FLARE job, ask how it is going, abort it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from simfl.deploy.endpoints import CLASSES, Piece, Question, Status
+from simfl.deploy.kits import CONTROLLER, EXECUTOR, SUBMITTER
+from simfl.errors import EngineError
+from simfl.transport.flare import PROGRESS
+
+
+@dataclass(frozen=True)
+class Job:
+    """A FLARE job: two installed classes by name, with the arguments of the hub's, and no code."""
+
+    name: str
+    arguments: dict[str, Any]
+    parties: Sequence[str]
+    min_parties: int
+    classes: tuple[str, str] = CLASSES
+
+    def write(self, folder: Path) -> Path:
+        """Write the job's own folder into this one."""
+        threads = 2 * len(self.parties) + 8
+        calls = {"collab_obj_ids": [], "max_inbound_call_threads": threads, "sync_task_timeout": 120}
+        controller = {"path": CONTROLLER, "args": {"server_obj_id": "hub", **calls}}
+        executor = {"client_obj_id": "party", "collab_obj_ids": [], "max_inbound_call_threads": 8}
+        files = {
+            "meta.json": {
+                "name": self.name,
+                "resource_spec": {},
+                "min_clients": self.min_parties,
+                "deploy_map": {"app_server": ["server"], "app_party": list(self.parties)},
+            },
+            "app_server/config/config_fed_server.json": {
+                "format_version": 2,
+                "workflows": [{"id": "controller", **controller}],
+                "components": [{"id": "hub", "path": self.classes[0], "args": self.arguments}],
+            },
+            "app_party/config/config_fed_client.json": {
+                "format_version": 2,
+                "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": executor}}],
+                "components": [{"id": "party", "path": self.classes[1], "args": {}}],
+            },
+        }
+        for path, content in files.items():
+            target = folder / self.name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(content, indent=2))
+        return folder / self.name
+
+
+class Submitter:
+    """A session with the hub."""
+
+    def __init__(self, kit: Path, timeout: float = 30.0) -> None:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.session = new_secure_session(SUBMITTER, str(kit), timeout=timeout)
+        except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
+            raise EngineError(f"The hub cannot be reached with the kit {kit}: {error}.") from None
+
+    def close(self) -> None:
+        """End the session."""
+        with contextlib.suppress(Exception):
+            self.session.close()
+
+    def heard(self) -> dict[str, float]:
+        """The parties that the hub knows, and when it last heard from each."""
+        known = self._do(self.session.get_connected_client_list)
+        return {client.name: float(client.last_connect_time) for client in known}
+
+    def submit(self, folder: Path) -> str:
+        """Start the job in this folder; returns its id."""
+        job: str = self._do(self.session.submit_job, str(folder))
+        return job
+
+    def status(self, job: str) -> str:
+        """FLARE's word for the state of the job."""
+        return str(self._do(self.session.get_job_status, job))
+
+    def ask(self, job: str, question: Question) -> Status | Piece | None:
+        """Ask the hub about a running training; None while it is not running."""
+        try:
+            answer = self.session.do_app_command(job, PROGRESS, msgspec.to_builtins(question))
+        except Exception:  # noqa: BLE001 - not yet or no longer: the status says which
+            return None
+        return msgspec.convert(answer, Status | Piece)
+
+    def abort(self, job: str) -> None:
+        """End a job now."""
+        with contextlib.suppress(Exception):
+            self.session.abort_job(job)
+
+    def _do(self, command: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return command(*args)
+        except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
+            raise EngineError(f"The hub refused, or the connection broke: {error}.") from None

@@ -1,0 +1,82 @@
+"""A party's table, read through the study.
+
+The study says which columns count and what their values may be. All that does not fit is said in one message, so that a
+party corrects its file once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from simfl.data import files
+from simfl.deploy.study import Study, read_party_file, read_study
+from simfl.errors import DataError, StudyError, did_you_mean
+from simfl.party import Party
+
+_TRUTH: Final = {"1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
+
+
+def open_party(study_path: Path, party_path: Path) -> tuple[Study, Party, list[str]]:
+    """The study; the party of this party file, with its table; and notes."""
+    study, own = read_study(study_path), read_party_file(party_path)
+    if own.name not in study.parties:
+        raise StudyError(f"{party_path} is of party {own.name!r}; the study has {study.parties}.")
+    party, notes = open_table(study, own.name, Path(own.data))
+    return study, party, notes
+
+
+def open_table(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
+    """The party with the columns that the study names, and notes on what was left out."""
+    if not study.columns:
+        return _open_undescribed(study, name, path)
+    frame = files.read_frame(path)
+    if study.label is None:
+        raise DataError("The study names no label column.")
+    problems = _missing_columns(study, frame)
+    encoded: dict[str, Any] = {}
+    for column, kind in study.columns.items():
+        if column in frame.columns:
+            encoded[column], wrong = _encode(frame[column], column, kind)
+            problems += wrong
+    if study.label in frame.columns and frame[study.label].isna().any():
+        problems.append(f"{int(frame[study.label].isna().sum())} rows have no label in column {study.label!r}")
+    if problems:
+        raise DataError(f"{path.name}: {'; '.join(problems)}")
+    extra = [str(c) for c in frame.columns if c not in study.columns and c != study.label]
+    notes = [f"columns that the study does not use stay unread: {', '.join(extra)}"] if extra else []
+    return Party(name, pd.DataFrame(encoded), frame[study.label].to_numpy(), schema=study.schema), notes
+
+
+def _open_undescribed(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
+    """A file whose columns the study does not list: all columns but the label, or LIBSVM."""
+    data = files.read_libsvm(path, study.features) if study.features else files.read(path, study.label)
+    return Party(name, data.X, data.y, schema=data.schema), data.notes
+
+
+def _missing_columns(study: Study, frame: pd.DataFrame) -> list[str]:
+    problems = []
+    for wanted in [study.label, *study.columns]:
+        if wanted not in frame.columns:
+            hint = did_you_mean(str(wanted), [str(c) for c in frame.columns])
+            what = "the label column" if wanted == study.label else "column"
+            problems.append(f"{what} {wanted!r} is missing ({hint.rstrip('.')})")
+    return problems
+
+
+def _encode(values: pd.Series[Any], name: str, kind: str | list[str]) -> tuple[pd.Series[Any], list[str]]:
+    """A column as numbers, or as text where it is a category; and what does not fit."""
+    if isinstance(kind, list):
+        text = values.astype("string")
+        unknown = sorted(set(text.dropna()) - set(kind))
+        return text, [f"column {name!r} has categories that the study does not list: {unknown[:5]}"] if unknown else []
+    if kind == "boolean":
+        numbers = values.astype("string").str.strip().str.lower().map(_TRUTH)
+    else:
+        numbers = pd.to_numeric(values, errors="coerce")
+    failed = values[numbers.isna() & values.notna()]
+    what = "numbers" if kind == "number" else "yes or no"
+    wrong = [f"column {name!r} has {len(failed)} values that are not {what}, as {v!r}" for v in failed.iloc[:1]]
+    return numbers.astype("float32"), wrong

@@ -1,0 +1,114 @@
+"""Hub and parties with their real endpoints, transport and submitter, in this process: all but FLARE's network.
+
+`Federation.session` takes the place of FLARE's session. A job runs in a thread; its sites are called directly.
+"""
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from nvflare.collab import CollabCallError
+
+from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
+from simfl.privacy.tokens import secret_of
+from simfl.transport.flare import FlareTransport
+
+PATIENCE = 0.3
+
+
+class Site:
+    """A party's endpoint, as FLARE shows it to the hub."""
+
+    def __init__(self, end, name, hub):
+        self.end, self.name, self.dead = end, name, False
+        end._hub = lambda timeout: SimpleNamespace(
+            piece=lambda number, start: hub.piece(number, start, SimpleNamespace(caller=name))
+        )
+
+    def __call__(self, timeout):
+        if self.dead:
+            raise CollabCallError(self.name, "ask", RuntimeError("its process has ended"))
+        return self
+
+    def ask(self, *question):
+        return self.end.ask(*question, SimpleNamespace(caller="server"))
+
+    def more(self, number, start):
+        return self.end.more(number, start, SimpleNamespace(caller="server"))
+
+    def alive(self):
+        return True
+
+
+class Job:
+    """A running job."""
+
+    def __init__(self, config, kits):
+        self.hub = HubEndpoint(**config["components"][0]["args"])
+        self.sites = {}
+        for party in self.hub.study.parties:
+            end = PartyEndpoint()
+            end.open(party, kits / party)
+            self.sites[party] = Site(end, party, self.hub)
+        self.transport = FlareTransport(self.sites, self.hub._outbox, PATIENCE, self.hub.run)
+        self.thread = threading.Thread(target=self.hub.conduct, args=(self.transport, kits / "hub"), daemon=True)
+        self.thread.start()
+
+    def end(self):
+        for site in self.sites.values():
+            site.dead = True
+        self.hub.collected.set()
+        self.thread.join()
+        self.transport.close()
+        for site in self.sites.values():
+            if site.end.journal:
+                site.end.journal.close()
+
+
+class Federation:
+    """Kits without certificates, and the jobs that were submitted. It is a FLARE session, as far as SimFL uses one."""
+
+    def __init__(self, folder, data, seed):
+        self.kits, self.jobs, self.parties = folder / "kits", [], list(data)
+        self.away = set()  # parties whose process has ended
+        secret = secret_of(seed).hex()  # as in one process
+        for party, table in data.items():
+            (self.kits / party).mkdir(parents=True)
+            text = f'name = "{party}"\ndata = "{table}"\nn_jobs = 1\nsecret = "{secret}"\n'
+            (self.kits / party / "party.toml").write_text(text)
+        (self.kits / "submitter" / "startup").mkdir(parents=True)
+        (self.kits / "submitter" / "startup" / "fed_admin.json").touch()
+
+    def kill(self, party):
+        self.away.add(party)
+        self.jobs[-1].sites[party].dead = True
+
+    def session(self, name, kit, timeout):
+        self.transfer = Path(kit) / "transfer"
+        return self
+
+    def submit_job(self, folder):
+        config = self.transfer / folder / "app_server" / "config" / "config_fed_server.json"  # as FLARE: absolute wins
+        self.jobs.append(Job(json.loads(config.read_text()), self.kits))
+        return str(len(self.jobs) - 1)
+
+    def do_app_command(self, job, topic, question):
+        if not self.jobs[int(job)].thread.is_alive():
+            raise RuntimeError("the job is not running")
+        return json.loads(json.dumps(self.jobs[int(job)].hub.progress(question)))
+
+    def get_job_status(self, job):
+        return "RUNNING" if self.jobs[int(job)].thread.is_alive() else "FINISHED:EXECUTION_EXCEPTION"
+
+    def get_connected_client_list(self):
+        heard = {party: 0.0 if party in self.away else time.time() + 1 for party in self.parties}
+        return [SimpleNamespace(name=party, last_connect_time=at) for party, at in heard.items()]
+
+    def abort_job(self, job):
+        self.jobs[int(job)].end()
+
+    def close(self):
+        for job in self.jobs:
+            job.end()
