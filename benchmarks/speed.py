@@ -232,7 +232,7 @@ def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
     ready = simfl.prepare(parties(*rows(shape, n)), random_state=0, max_candidates=2000)
     simfl.train(ready, callbacks=[], n_trees=N_PARTIES, max_depth=DEPTH, rematch=0)
     spent: dict[str, float] = {}
-    for member in ready.parties:
+    for member in ready.sessions:
         member.handle = _watched(member.handle, spent)  # type: ignore[method-assign]
     with _growth_watched(spent):
         _, seconds = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, rematch=0))

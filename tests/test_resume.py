@@ -152,14 +152,8 @@ def test_who_comes_back_has_the_margins_of_the_others_model():
     party = members()[1]
     last = max(kept)
     assert "p1" not in training.history[last].absent
-    model = models.build(
-        training.rounds[: last + 1],
-        training.labels.base_score,
-        objective="binary:logistic",
-        n_features=5,
-        schema=None,
-        about={"classes": [0, 1], "history": [], "traffic": {}},
-    )
+    about = models.About(classes=[0, 1], history=[], traffic={})
+    model = models.build(training.rounds[: last + 1], training.labels.base_score, "binary:logistic", 5, about)
     assert np.allclose(model.margins(party.rows.X), kept[last][:, 0], atol=1e-5)
 
 
