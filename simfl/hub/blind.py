@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +21,7 @@ import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import Codes, Ints, smallest_type
+from simfl.arrays import Ints, smallest_type
 from simfl.errors import ProtocolError
 from simfl.hub.asking import sent_by
 from simfl.params import cores
@@ -56,15 +55,12 @@ class Found:
 
 def find(hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> Iterator[Found]:
     """The similar rows, party by party: whoever has its own need not wait. Uses up `hidden`, to save memory."""
-    parties = list(hidden)
-    search = _Search.of(hidden, matching, number)
-    params = matching.params
+    n, search, params = len(hidden), _Search(hidden, matching, number), matching.params
     pool = ThreadPoolExecutor(params.n_jobs if params.n_jobs and params.n_jobs > 0 else cores())
     running: deque[tuple[int, dict[int, Future[Any]]]] = deque()
     try:
-        for i in range(len(parties)):  # while one party's rows are handed out, the next one's are searched
-            others = [j for j in range(len(parties)) if j != i]
-            running.append((i, {j: pool.submit(search.compare, i, j) for j in others}))
+        for i in range(n):  # while one party's rows are handed out, the next one's are searched
+            running.append((i, {j: pool.submit(search.compare, i, j) for j in range(n) if j != i}))
             if len(running) > 1:
                 yield search.collect(*running.popleft())
         yield search.collect(*running.popleft())
@@ -73,41 +69,36 @@ def find(hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> 
 
 
 class _Search:
-    """One search among all parties."""
+    """One search among all parties. Takes the replies out of `hidden`, one by one."""
 
-    def __init__(self, parties: list[str], names: list[Names], codes: list[Codes], matching: Matching, number: int):
-        self.parties, self.names, self.matching, self.number = parties, names, matching, number
-        self.index = HashIndex(codes)
-        self.k = matching.params.n_neighbors or 1
-        self.bound = max(matching.params.max_candidates, self.k) if matching.params.max_candidates else None
-        # Few rows are indexed once. Of many, an index takes much memory and little of the time: it is made when needed.
-        kept = len(parties) if sum(map(len, names)) <= FEW_ROWS else 0
-        self.queries = lru_cache(maxsize=2)(self._queries)
-        self.candidates = lru_cache(maxsize=kept)(self._candidates)
-
-    @classmethod
-    def of(cls, hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> _Search:
-        """From the replies, which are used up."""
-        parties, names, coded = list(hidden), [], []
-        for party in parties:
-            reply = hidden.pop(party)
+    def __init__(self, hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> None:
+        self.parties, self.matching, self.number = list(hidden), matching, number
+        self.names: list[Names] = []
+        coded = []
+        for party in self.parties:
             with sent_by(party):
-                names.append(_names(reply, matching.n_rows[party]))
-                coded.append(_codes(reply, matching.n_rows[party]))
-        return cls(parties, names, number_names(coded), matching, number)
-
-    def _queries(self, i: int) -> Any:
-        return self.index.queries(i, query_names(self.names[i]))
-
-    def _candidates(self, j: int) -> Any:
-        return self.index.candidates(j, self.names[j], self.bound)
+                names, codes = _read(hidden.pop(party), matching.n_rows[party])
+            self.names.append(names)
+            coded.append(codes)
+        self.index = HashIndex(number_names(coded))
+        self.k = matching.params.n_neighbors or 1
+        self._sides: dict[tuple[str, int], Any] = {}
 
     def compare(self, i: int, j: int) -> Any:
         """The rows of party j that the rows of party i resemble, and their counts of equal values."""
-        key = draw_key(self.matching.seed, self.number, i, j)
-        progress = self.matching.progress
-        both = self.queries(i), self.candidates(j)
-        return self.index.compare(*both, self.k, draw_key=key, n_jobs=1, progress=progress)
+        most = self.matching.params.max_candidates
+        queries = self._kept("queries", i, lambda: self.index.queries(i, query_names(self.names[i])))
+        bound = max(most, self.k) if most else None
+        candidates = self._kept("candidates", j, lambda: self.index.candidates(j, self.names[j], bound))
+        key, progress = draw_key(self.matching.seed, self.number, i, j), self.matching.progress
+        return self.index.compare(queries, candidates, self.k, draw_key=key, n_jobs=1, progress=progress)
+
+    def _kept(self, side: str, party: int, make: Callable[[], Any]) -> Any:
+        """Each side is indexed once; but an index of many candidates takes much memory, and little time to make."""
+        if side == "candidates" and sum(map(len, self.names)) > FEW_ROWS:
+            return make()
+        found = self._sides.get((side, party))
+        return self._sides.setdefault((side, party), make()) if found is None else found
 
     def collect(self, i: int, running: Mapping[int, Future[Any]]) -> Found:
         """What was found for party i."""
@@ -118,21 +109,18 @@ class _Search:
             found.similar[other] = wire.pack(rows.astype(smallest_type(n_rows)))
             found.equal_hashes[other] = float(counts[:, 0].mean())
             found.most_uses = max(found.most_uses, most_uses(rows, n_rows))
+        self._sides.pop(("queries", i), None)
         return found
 
 
-def _names(reply: msg.HiddenRows, n_rows: int) -> Names:
-    return wire.unpack(reply.ties, "u8", (n_rows,))
-
-
-def _codes(reply: msg.HiddenRows, n_rows: int) -> tuple[list[Names], Any]:
+def _read(reply: msg.HiddenRows, n_rows: int) -> tuple[Names, tuple[list[Names], Any]]:
+    """The names of the rows, and the names of hash values with the number of the one that every row has."""
     dtype = reply.codes.dtype if reply.codes.dtype[0] == "u" else "u4"
     codes = wire.unpack(reply.codes, dtype, (n_rows, len(reply.names)))
     names = [wire.unpack(array, "u8", (None,)) for array in reply.names]
-    sizes = np.array([len(own) for own in names])
-    if (codes >= sizes).any():
+    if (codes >= np.array([len(own) for own in names])).any():
         raise ProtocolError("Hidden rows arrived whose codes go beyond their names.")
-    return names, codes
+    return wire.unpack(reply.ties, "u8", (n_rows,)), (names, codes)
 
 
 def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Array], bytes]:

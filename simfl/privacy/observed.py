@@ -6,6 +6,7 @@ transport counts that at the hub, a party's journal keeps it at the party, and `
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -14,6 +15,45 @@ import msgspec
 from simfl import messages as msg
 
 NO_HASHES = "No hash values were sent."
+ABOUT_HASHES = ("Blind matching", "Fewer hash values than columns (L < d)")
+MEANINGS = (  # of every protection: on, and off
+    (
+        "Blind matching",
+        "Rows were compared under names that mean something to the parties only.",
+        "Hash values of all rows were sent {sent} times: rows can be estimated from them.",
+    ),
+    (
+        "Fresh ids",
+        "Which rows resemble the same foreign row is known for one tree at a time only, under new ids.",
+        "Which rows resemble the same foreign row stays the same over all trees: it can be located by them.",
+    ),
+    (
+        "Masked sums",
+        "All {sums} replies with sums were masked: the hub could read totals only.",
+        "{plain} of {sums} replies with sums were not masked: a sum over one row gives its label away.",
+    ),
+    (
+        "Small groups",
+        "Every sum onto a row was asked to hold at least {least:g} rows of each party, or none.",
+        "A sum onto a row can hold a single row, and then gives its label away to the builder.",
+    ),
+    (
+        "Shared cut points",
+        "Thresholds come from a public grid.",
+        "A threshold is the exact value of one of the builder's rows.",
+    ),
+    ("Noise (differential privacy)", "Sums carry noise for epsilon = {epsilon:g}.", "Sums are exact."),
+    (
+        "Fewer hash values than columns (L < d)",
+        "A row cannot be solved for exactly from its hash values. It can still be estimated.",
+        "{hashes:g} hash values for {columns:g} unknown columns: a row can be solved for.",
+    ),
+    (
+        "No statistics of tree nodes",
+        "{trees} messages with trees: structure and leaf values, no counts of rows per node.",
+        "",
+    ),
+)
 FACTS: dict[type, str] = {msg.HiddenRows: "names", msg.Hashes: "hash values", msg.Grown: "trees"}
 SUMS = (msg.RowSums, msg.LeafSums, msg.FeatureSums, msg.LabelSums)
 
@@ -61,88 +101,30 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
     ['Masked sums', 'No statistics of tree nodes']
     """
     n = Counter(shown)
-    columns = guarded if guarded is not None else min(_numbers(n, "columns"), default=None)
-    return [
-        _blind_matching(n),
-        _fresh_ids(n),
-        _masked_sums(n),
-        _small_groups(n),
-        _shared_cut_points(n),
-        _noise(n),
-        _few_hashes(n, columns),
-        Protection(
-            name="No statistics of tree nodes",
-            on=True,  # a message has no field for them
-            meaning=f"{n['trees']} messages with trees: structure and leaf values, no counts of rows per node.",
-        ),
-    ]
+    columns = guarded if guarded is not None else min(_numbers(n, "columns"), default=math.inf)
+    sums, least = n["masked sums"] + n["plain sums"], min(_numbers(n, "min_group"), default=1)
+    epsilon, hashes = max(_numbers(n, "epsilon"), default=0.0), max(_numbers(n, "hashes"), default=0.0)
+    facts = {"sums": sums, "least": least, "epsilon": epsilon, "hashes": hashes, "columns": columns}
+    facts |= {"sent": n["hash values"], "plain": n["plain sums"], "trees": n["trees"]}
+    is_on = (
+        n["hash values"] == 0,
+        n["fresh ids"] > 0 and n["lasting ids"] == 0,
+        sums > 0 and n["plain sums"] == 0,
+        least > 1,
+        n["shared cut points"] > 0 and n["own cut points"] == 0,
+        epsilon > 0 and n["exact sums"] == 0,
+        hashes < columns,
+        True,  # a message has no field for them
+    )
+    found = []
+    for (name, yes, no), on in zip(MEANINGS, is_on, strict=True):
+        nothing = on and not hashes and name in ABOUT_HASHES
+        found.append(
+            Protection(name=name, on=on, meaning=NO_HASHES if nothing else (yes if on else no).format(**facts))
+        )
+    return found
 
 
 def _numbers(shown: Mapping[str, int], name: str) -> list[float]:
     """The numbers that were shown under a name."""
     return [float(key.removeprefix(f"{name} ")) for key in shown if key.startswith(f"{name} ")]
-
-
-def _protection(name: str, on: bool, yes: str, no: str) -> Protection:
-    return Protection(name=name, on=on, meaning=yes if on else no)
-
-
-def _blind_matching(n: Counter[str]) -> Protection:
-    read = "Rows were compared under names that mean something to the parties only." if n["names"] else NO_HASHES
-    sent = f"Hash values of all rows were sent {n['hash values']} times: rows can be estimated from them."
-    return _protection("Blind matching", n["hash values"] == 0, read, sent)
-
-
-def _fresh_ids(n: Counter[str]) -> Protection:
-    return _protection(
-        "Fresh ids",
-        n["fresh ids"] > 0 and n["lasting ids"] == 0,
-        "Which rows resemble the same foreign row is known for one tree at a time only, under new ids.",
-        "Which rows resemble the same foreign row stays the same over all trees: it can be located by them.",
-    )
-
-
-def _masked_sums(n: Counter[str]) -> Protection:
-    total = n["masked sums"] + n["plain sums"]
-    return _protection(
-        "Masked sums",
-        total > 0 and n["plain sums"] == 0,
-        f"All {total} replies with sums were masked: the hub could read totals only.",
-        f"{n['plain sums']} of {total} replies with sums were not masked: a sum over one row gives its label away.",
-    )
-
-
-def _small_groups(n: Counter[str]) -> Protection:
-    least = min(_numbers(n, "min_group"), default=1)
-    return _protection(
-        "Small groups",
-        least > 1,
-        f"Every sum onto a row was asked to hold at least {least:g} rows of each party, or none.",
-        "A sum onto a row can hold a single row, and then gives its label away to the builder.",
-    )
-
-
-def _shared_cut_points(n: Counter[str]) -> Protection:
-    return _protection(
-        "Shared cut points",
-        n["shared cut points"] > 0 and n["own cut points"] == 0,
-        "Thresholds come from a public grid.",
-        "A threshold is the exact value of one of the builder's rows.",
-    )
-
-
-def _noise(n: Counter[str]) -> Protection:
-    epsilon = max(_numbers(n, "epsilon"), default=0.0)
-    on = epsilon > 0 and n["exact sums"] == 0
-    return _protection(
-        "Noise (differential privacy)", on, f"Sums carry noise for epsilon = {epsilon:g}.", "Sums are exact."
-    )
-
-
-def _few_hashes(n: Counter[str], columns: float | None) -> Protection:
-    hashes = max(_numbers(n, "hashes"), default=0.0)
-    kept = (
-        "A row cannot be solved for exactly from its hash values. It can still be estimated." if hashes else NO_HASHES
-    )
-    broken = f"{hashes:g} hash values for {columns or 0:g} unknown columns: a row can be solved for."
-    return _protection("Fewer hash values than columns (L < d)", columns is None or hashes < columns, kept, broken)
