@@ -95,11 +95,6 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     size: int  # of the whole file
     data: bytes
 
-    @classmethod
-    def of(cls, whole: bytes, at: int) -> Piece:
-        """The piece that begins here."""
-        return cls(size=len(whole), data=whole[at : at + PIECE])
-
 
 # --- the hub's end ---------------------------------------------------------------------------------------------------
 
@@ -138,8 +133,8 @@ class HubEndpoint(HubEnd):
         question = msgspec.convert(asked, Question)
         if question.collected:
             self.collected.set()
-        piece = self.results.get(question.file)
-        answer = self._status(question.since) if piece is None else Piece.of(piece, question.at)
+        file, at = self.results.get(question.file), question.at
+        answer = self._status(question.since) if file is None else Piece(size=len(file), data=file[at : at + PIECE])
         return dict(msgspec.to_builtins(answer))
 
     def _status(self, since: int) -> Status:
@@ -383,7 +378,7 @@ class PartyEndpoint(SiteEnd):
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Party:
         party, _ = open_table(study, own.name, Path(own.data))
         party.n_jobs, party.folder = own.n_jobs or cores(), folder
-        party.secret = own.common_secret()
+        party.secret = None if own.secret is None else bytes.fromhex(own.secret)
         party.must_mask = len(study.parties) > 1 and study.params()[1].masked is not False
         kit = self.file.parent / (own.kit or ".") / "startup"
         files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]

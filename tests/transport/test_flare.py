@@ -18,10 +18,11 @@ from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy import run as runs
+from simfl.deploy.endpoints import Order
 from simfl.deploy.kits import provision
 from simfl.deploy.processes import LocalProcesses, start, stop
 from simfl.deploy.study import read_study
-from simfl.deploy.submitter import Job, Submitter
+from simfl.deploy.submitter import Submitter, write_job
 from simfl.errors import EngineError, ProtocolError
 from simfl.hub.journal import Journal
 from simfl.report import page as report
@@ -227,8 +228,18 @@ def within(seconds, happened):
     return happened()
 
 
+def forged_job(federation, folder, component):
+    """A job whose two ends are this component."""
+    job = write_job(folder, Order(run="forged", study="", seed=0), federation.study)
+    for path in job.glob("*/config/*.json"):
+        config = json.loads(path.read_text())
+        config["components"][0] |= component
+        path.write_text(json.dumps(config))
+    return job
+
+
 def test_a_job_that_brings_code_is_refused(federation, tmp_path):
-    job = Job("evil", {}, PARTIES, 3, classes=("evil.Hub", "evil.Party")).write(tmp_path)
+    job = forged_job(federation, tmp_path, {"path": "evil.Hub", "args": {}})
     for app in ("app_server", "app_party"):
         (job / app / "custom").mkdir()
         (job / app / "custom" / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Hub: pass\n")
@@ -238,8 +249,7 @@ def test_a_job_that_brings_code_is_refused(federation, tmp_path):
 
 def test_a_job_that_names_another_class_is_refused(federation, tmp_path):
     target = tmp_path / "ran"
-    arguments = {"args": ["touch", str(target)]}
-    job = Job("classes", arguments, PARTIES, 3, classes=("subprocess.Popen", "subprocess.Popen")).write(tmp_path)
+    job = forged_job(federation, tmp_path, {"path": "subprocess.Popen", "args": {"args": ["touch", str(target)]}})
     assert _ends(federation, job) != "FINISHED:COMPLETED"
     assert not target.exists()
 
