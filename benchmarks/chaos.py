@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,21 @@ def in_one_process(study_path: Path) -> bytes:
     target = study_path.parent / "reference.ubj"
     model.save(target, history=False)
     return target.read_bytes()
+
+
+def slow_down(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
+    """Suspend what a process started, again and again, in the background: a training that lasts but costs little."""
+
+    def work() -> None:
+        while not until():
+            jobs = psutil.Process(process.pid).children(recursive=True)
+            for pause, act in ((2.0, psutil.Process.suspend), (0.1, psutil.Process.resume)):
+                for job in jobs:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        act(job)
+                time.sleep(pause)
+
+    threading.Thread(target=work, daemon=True).start()
 
 
 class Training:

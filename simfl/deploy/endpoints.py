@@ -97,11 +97,6 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     size: int  # of the whole file
     data: bytes
 
-    @classmethod
-    def of(cls, whole: bytes, at: int) -> Piece:
-        """The piece that begins here."""
-        return cls(size=len(whole), data=whole[at : at + PIECE])
-
 
 # --- the hub's end ---------------------------------------------------------------------------------------------------
 
@@ -139,8 +134,8 @@ class HubEndpoint(HubEnd):
         question = msgspec.convert(asked, Question)
         if question.collected:
             self.collected.set()
-        piece = self.results.get(question.file)
-        answer = self._status(question.since) if piece is None else Piece.of(piece, question.at)
+        file, at = self.results.get(question.file), question.at
+        answer = self._status(question.since) if file is None else Piece(size=len(file), data=file[at : at + PIECE])
         return dict(msgspec.to_builtins(answer))
 
     def _status(self, since: int) -> Status:
@@ -364,7 +359,7 @@ class PartyEndpoint(SiteEnd):
         files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]
         session = Session(
             party,
-            secret=own.common_secret(),
+            secret=None if own.secret is None else bytes.fromhex(own.secret),
             identity=Identity.read(*files) if all(file.exists() for file in files) else None,
             must_mask=len(study.parties) > 1 and study.params()[1].masked is not False,
             folder=folder,

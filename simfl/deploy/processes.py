@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from simfl.deploy.endpoints import PARTY_FILE
 from simfl.deploy.kits import provision
@@ -99,6 +98,8 @@ def _die_with_parent() -> None:
 
 def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """End processes and everything that they started."""
+    import psutil
+
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(process.pid).children(recursive=True):
@@ -174,9 +175,9 @@ def free_port() -> int:
         return port
 
 
-def wait_for_port(engine: Engine, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+def wait_for_port(engine: Engine, process: subprocess.Popen[bytes]) -> None:
     """Wait until the hub listens."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + 60.0
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection((engine.host, engine.port), timeout=1.0):
             return

@@ -91,11 +91,8 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     data: str
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
-    secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # the same at all parties, never at the hub
-
-    def common_secret(self) -> bytes | None:
-        """The secret as bytes. None: the parties agree on one when a training begins."""
-        return None if self.secret is None else bytes.fromhex(self.secret)
+    # The same at all parties, never at the hub. None: they agree on one when a training begins.
+    secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -115,9 +112,13 @@ def parse_study(text: str, where: str = "study.toml") -> Study:
     simfl.errors.StudyError: study.toml: there is no key 'lable'. Did you mean 'label'?
     """
     study: Study = _parse(text, Study, where)
-    problems = [*_check_names(study), *_check_parameters(study), *_check_columns(study)]
+    problems = [*_check_names(study), *_check_tables(study)]
     if study.min_parties is not None and study.min_parties > len(study.party):
         problems.append(f"min_parties is {study.min_parties}, but there are {len(study.party)} parties")
+    if study.label in study.columns:
+        problems.append(f"the label {study.label!r} is also among the columns")
+    one = [name for name, kind in study.columns.items() if isinstance(kind, list) and len(kind) == 1]
+    problems += [f"column {name!r} must list at least two different levels" for name in one]
     if problems:
         raise StudyError(f"{where}: {'; '.join(problems)}.")
     return study
@@ -180,27 +181,15 @@ def _check_names(study: Study) -> list[str]:
     return problems or ([] if study.party else ["there is no [[party]]"])
 
 
-def _check_parameters(study: Study) -> list[str]:
+def _check_tables(study: Study) -> list[str]:
     try:
         study.params()
+        study.schema  # noqa: B018 - refuses kinds that do not exist
     except ParameterError as error:
         return [f"[parameters] {str(error).rstrip('.')}"]
-    return []
-
-
-def _check_columns(study: Study) -> list[str]:
-    problems = [
-        f"column {name!r} must list at least two different categories"
-        for name, kind in study.columns.items()
-        if isinstance(kind, list) and len(set(kind)) < max(len(kind), 2)
-    ]
-    if study.label in study.columns:
-        problems.append(f"the label {study.label!r} is also among the columns")
-    try:
-        study.schema  # noqa: B018 - refuses kinds that do not exist
     except DataError as error:
-        problems = problems or [str(error).rstrip(".")]
-    return problems
+        return [str(error).rstrip(".")]
+    return []
 
 
 # --- examples --------------------------------------------------------------------------------------------------------

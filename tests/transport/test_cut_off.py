@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import PARTIES, write_study
-from simfl.deploy import run as consortium
+from benchmarks.chaos import PARTIES, slow_down, write_study
+from simfl.deploy import run as runs
+from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
 
 NETWORK = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 200}"
@@ -61,8 +62,8 @@ def namespaces():
         subprocess.run(["ip", "link", "del", BRIDGE], check=False)  # noqa: S607
 
 
-def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path):
-    study_path = write_study(tmp_path, 800, 200, patience=6, on_dropout='"continue"')
+def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path, monkeypatch):
+    study_path = write_study(tmp_path, 200, 200, patience=6, on_dropout='"continue"')
     study = read_study(study_path)
     shared = tmp_path / "shared.toml"
     shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
@@ -75,19 +76,22 @@ def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path):
             state["cut"] = record.round
         if record.absent and "back" not in state:
             state["back"] = True
+            slow_down(local.processes["north"], until=lambda: "joined" in state)
             threading.Thread(target=mend, daemon=True).start()
+        if "back" in state and not record.absent:
+            state["joined"] = True
 
     def mend():
         time.sleep(2)
         ip("link", "set", namespaces["west"][1], "up")
 
-    host = f"{NETWORK}.1"
-    with consortium.LocalProcesses(study, tmp_path, tmp_path / "kits", consortium.Progress(), host, space) as local:
-        told = consortium.Progress(tree=cut)
-        folder = consortium.train(shared, kit=local.kits["submitter"], out=tmp_path / "run", progress=told)
+    monkeypatch.setattr(runs, "POLL", 0.05)
+    with LocalProcesses(study, tmp_path, tmp_path / "kits", f"{NETWORK}.1", space) as local:
+        listener = runs.Listener(tree=cut)
+        folder = runs.run_study(shared, kit=local.kits["submitter"], out=tmp_path / "run", listener=listener)
     history = json.loads((folder / "history.json").read_bytes())
     missed = history["missed"]["west"]
     assert list(history["missed"]) == ["west"]
     assert missed == list(range(missed[0], missed[-1] + 1))
-    assert len(history["trees"]) == 800
+    assert len(history["trees"]) == 200
     assert "west" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}

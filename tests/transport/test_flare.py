@@ -7,44 +7,50 @@ import socket
 import ssl
 import time
 
+import msgspec
 import numpy as np
-import pandas as pd
+import psutil
 import pytest
 
 pytest.importorskip("nvflare")
 
-import simfl
-from benchmarks.chaos import PARTIES, in_one_process, write_study
+from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
 from simfl import wire
-from simfl.deploy import run as consortium
-from simfl.deploy.study import open_table, read_study
-from simfl.errors import EngineError, ProtocolError, StudyError
+from simfl.deploy import run as runs
+from simfl.deploy.endpoints import Order
+from simfl.deploy.kits import provision
+from simfl.deploy.processes import LocalProcesses, start, stop
+from simfl.deploy.study import read_study
+from simfl.deploy.submitter import Submitter, write_job
+from simfl.errors import EngineError, ProtocolError
 from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport import flare
 
 pytestmark = pytest.mark.xdist_group("flare")  # one federation, one worker
+TREES = "n_trees = 12"
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     """A hub and three parties, running."""
     folder = tmp_path_factory.mktemp("federation")
-    study_path = write_study(folder, 30, 200, patience=20)
-    study = read_study(study_path)
-    local = consortium.LocalProcesses(study, folder, folder / "kits", consortium.Progress())
-    with local:
+    study_path = write_study(folder, 12, 200, patience=20)
+    local = LocalProcesses(read_study(study_path), folder, folder / "kits")
+    with local, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "POLL", 0.05)
+        patch.setattr(runs, "SETTLE", 1.0)
         local.study_path = study_path
-        local.shared = folder / "shared.toml"  # as a consortium has it: without anybody's paths
+        local.shared = folder / "shared.toml"  # as between machines: without anybody's paths
         local.shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
         yield local
 
 
 def train(federation, out, **more):
     seen = []
-    told = consortium.Progress(tree=lambda record, connected: seen.append((record, connected)))
-    folder = consortium.train(federation.shared, kit=federation.kits["submitter"], out=out, progress=told, **more)
+    listener = runs.Listener(tree=lambda record, connected: seen.append((record, connected)))
+    folder = runs.run_study(federation.shared, kit=federation.kits["submitter"], out=out, listener=listener, **more)
     return folder, seen
 
 
@@ -64,7 +70,7 @@ def test_local_and_flare_grow_the_same_trees(federation, trained):
 
 def test_every_tree_is_told_with_builder_metric_bytes_and_who_is_there(trained):
     _, seen = trained
-    assert [record.round for record, _ in seen] == list(range(30))
+    assert [record.round for record, _ in seen] == list(range(12))
     assert {record.builder for record, _ in seen} == set(PARTIES)
     assert all(record.bytes > 0 and record.train and connected == list(PARTIES) for record, connected in seen)
 
@@ -72,7 +78,7 @@ def test_every_tree_is_told_with_builder_metric_bytes_and_who_is_there(trained):
 def test_the_history_comes_with_the_model(trained):
     folder, _ = trained
     history = json.loads((folder / "history.json").read_bytes())
-    assert len(history["trees"]) == 30
+    assert len(history["trees"]) == 12
     assert history["missed"] == {}
     assert history["rows"] == dict.fromkeys(PARTIES, 200)
     assert set(history["traffic"]) == set(PARTIES)
@@ -87,76 +93,13 @@ def test_the_record_of_the_run_says_what_was_really_sent(federation, trained):
         assert {"Blind matching", "Masked sums", "No statistics of tree nodes"} <= on
         assert not on & {"Fresh ids", "Small groups", "Noise (differential privacy)"}
         assert run.status == "finished"
-        assert len(run.history) == 30
+        assert len(run.history) == 12
         assert report.write(home).stat().st_size > 100_000
     whole, at_south = (RunRecord.load(home) for home in (found[0], found[2]))
     assert {f"at {party}" for party in PARTIES} <= set(whole.versions)
     assert [name for name in at_south.versions if name.startswith("at ")] == ["at south"]  # of the others, nothing
     assert set(at_south.traffic) == {"south"}
     assert set(at_south.similarity.equal_hashes) == {"south"}
-
-
-OWN = """name = "clinic"
-label = "died"
-patience = 20
-[columns]
-age = "number"
-ward = ["a", "b", "c", "d", "e", "f"]
-sex = ["f", "m"]
-dose = "number"
-[parameters]
-n_trees = 20
-max_depth = 4
-random_state = 5
-rematch = 8
-validation_fraction = 0.25
-"""
-
-
-def with_categories(federation, folder, more=""):
-    """A study with categories for the same parties, each with a table of its own."""
-    rng = np.random.default_rng(1)
-    text = OWN + more
-    saved = {}
-    for name in PARTIES:
-        n = 240
-        ward, sex = rng.choice(list("abcdef"), n), rng.choice(["f", "m"], n)
-        age, dose = rng.normal(60, 10, n).round(1), rng.normal(size=n).round(3)
-        died = ((age > 60) & np.isin(ward, ["a", "d"]) | (dose + 0.5 * rng.normal(size=n) > 1)).astype(int)
-        lines = [",".join(map(str, row)) for row in zip(age, ward, sex, dose, died, strict=True)]
-        (folder / f"{name}.csv").write_text("\n".join(["age,ward,sex,dose,died", *lines]) + "\n")
-        file = federation.kits[name] / "party.toml"
-        saved[file] = file.read_text()
-        kept = [line for line in saved[file].split("\n") if not line.startswith("data")]
-        file.write_text("\n".join([f'data = "{folder / name}.csv"', *kept]))
-        text += f'[[party]]\nname = "{name}"\n'
-    (folder / "study.toml").write_text(text)
-    return folder / "study.toml", saved
-
-
-@pytest.mark.parametrize("more", ["", "epsilon = 50.0\n"])
-def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_path, more):
-    study, saved = with_categories(federation, tmp_path, more)
-    before = {name: set(federation.kits[name].glob("runs/*")) for name in PARTIES}
-    try:
-        folder = consortium.train(study, kit=federation.kits["submitter"], out=tmp_path / "run")
-    finally:
-        for file, text in saved.items():
-            file.write_text(text)
-    model = simfl.load(folder / "model.ubj")
-    if not more:  # noise is nobody's to repeat
-        opened = [open_table(read_study(study), name, tmp_path / f"{name}.csv")[0] for name in PARTIES]
-        alike = simfl.train(opened, callbacks=[], original_features=4, **read_study(study).parameters)
-        X = pd.read_csv(tmp_path / "north.csv").drop(columns="died")
-        assert np.array_equal(alike.margins(X), model.margins(X))
-    assert report.write(folder).exists()
-    for name in PARTIES:
-        (own,) = set(federation.kits[name].glob("runs/*")) - before[name]
-        run = RunRecord.load(own)
-        assert {(g.party, g.rows, g.metric) for g in run.gains} == {(name, name, "logloss"), (name, name, "error")}
-        assert {p.name: p.on for p in run.protections}["Noise (differential privacy)"] == bool(more)
-        assert report.write(own).exists()
-    assert not RunRecord.load(folder).gains  # nobody else is told
 
 
 def test_a_partys_journal_lists_what_left(federation, trained):
@@ -185,78 +128,50 @@ def test_a_finished_training_is_not_trained_again(federation, trained):
     assert (folder / "model.ubj").stat().st_mtime_ns == before
 
 
-def test_every_mismatch_of_every_party_is_in_one_message(federation, tmp_path):
-    saved = {party: (federation.kits[party] / "party.toml").read_text() for party in ("north", "west")}
-    (tmp_path / "north.csv").write_text("x0,x1,y\n1,two,0\n3,4,1\n")
-    (tmp_path / "west.csv").write_text("nothing\n")
-    try:
-        for party, text in saved.items():
-            changed = "\n".join(
-                f'data = "{tmp_path / party}.csv"' if line.startswith("data") else line for line in text.split("\n")
-            )
-            (federation.kits[party] / "party.toml").write_text(changed)
-        with pytest.raises(StudyError) as refused:
-            train(federation, tmp_path / "run")
-    finally:
-        for party, text in saved.items():
-            (federation.kits[party] / "party.toml").write_text(text)
-    said = str(refused.value)
-    assert "north: north.csv: column 'x2' is missing" in said
-    assert "1 values that are not numbers, as 'two'" in said
-    assert "west: west.csv: the label column 'y' is missing" in said
-    assert "south" not in said
-
-
-def test_a_training_goes_on_by_itself_when_a_partys_job_is_killed(federation, tmp_path):
-    import psutil
-
-    killed = []
+def test_a_training_continues_by_itself_when_a_partys_job_is_killed(federation, tmp_path):
+    said, killed = [], []
 
     def kill_once(record, connected):
         if not killed and record.round >= 4:
-            jobs = psutil.Process(federation.processes["south"].pid).children(recursive=True)
-            killed.extend(job.pid for job in jobs)
-            for job in jobs:
+            killed.extend(psutil.Process(federation.processes["south"].pid).children(recursive=True))
+            for job in killed:
                 job.kill()
 
-    told = consortium.Progress(tree=kill_once)
-    slow = federation.shared.parent / "slow.toml"
-    slow.write_text(federation.shared.read_text().replace("n_trees = 30", "n_trees = 120"))
-    folder = consortium.train(slow, kit=federation.kits["submitter"], out=tmp_path / "run", progress=told)
-    assert killed
-    local = federation.shared.parent / "slow-local.toml"
-    local.write_text(federation.study_path.read_text().replace("n_trees = 30", "n_trees = 120"))
+    slow = federation.shared.with_name("slow.toml")
+    slow.write_text(federation.shared.read_text().replace(TREES, "n_trees = 60"))
+    listener = runs.Listener(said.append, kill_once)
+    folder = runs.run_study(slow, kit=federation.kits["submitter"], out=tmp_path / "run", listener=listener)
+    assert any(text.endswith("continuing from the journal") for text in said)
+    local = federation.shared.with_name("slow-local.toml")
+    local.write_text(federation.study_path.read_text().replace(TREES, "n_trees = 60"))
     assert (folder / "model.ubj").read_bytes() == in_one_process(local)
     assert not list(folder.glob("**/.*"))
 
 
 def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
-    study = federation.shared.parent / "dropout.toml"
-    text = (
-        federation.shared.read_text().replace("n_trees = 30", "n_trees = 900").replace("patience = 20", "patience = 5")
-    )
-    study.write_text(
-        text.replace('on_dropout = "stop"', 'on_dropout = "continue"').replace("rematch = 10", "rematch = 64")
-    )
-    state = {"killed": False, "back": False}
+    study = federation.shared.with_name("dropout.toml")
+    text = federation.shared.read_text().replace(TREES, "n_trees = 90").replace("patience = 20", "patience = 5")
+    study.write_text(text.replace('"stop"', '"continue"').replace("rematch = 10", "rematch = 64"))
+    said, killed = [], []
 
-    def watch(record, connected):
-        if not state["killed"] and record.round >= 3:
-            state["killed"] = True
-            consortium.stop([federation.processes["south"]])
-        if record.absent and not state["back"]:
-            state["back"] = True
+    def kill_once(record, connected):
+        if not killed and record.round >= 3:
+            killed.append(federation.processes["south"])
+            stop(killed)
             federation.start("south")
+        if record.absent and len(killed) == 1:
+            killed.append(None)
+            slow_down(federation.processes["north"], until=lambda: "south is back: continuing together" in said)
 
-    told = consortium.Progress(tree=watch)
-    folder = consortium.train(study, kit=federation.kits["submitter"], out=tmp_path / "run", progress=told)
+    listener = runs.Listener(said.append, kill_once)
+    folder = runs.run_study(study, kit=federation.kits["submitter"], out=tmp_path / "run", listener=listener)
     history = json.loads((folder / "history.json").read_bytes())
     missed = history["missed"]["south"]
     assert list(history["missed"]) == ["south"]
     assert missed == list(range(missed[0], missed[-1] + 1))
-    assert len(history["trees"]) == 900
+    assert len(history["trees"]) == 90
     assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
-    assert next(federation.kits["south"].glob(f"runs/*/{'model.ubj'}"))
+    assert next(federation.kits["south"].glob("runs/*/model.ubj"))
 
 
 # --- strangers -------------------------------------------------------------------------------------------------------
@@ -270,7 +185,7 @@ def knocks(federation, certificate=None):
         startup = certificate / "startup"
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
     with (
-        socket.create_connection(("localhost", federation.port), timeout=10) as raw,
+        socket.create_connection(("localhost", federation.engine.port), timeout=10) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as connection,
     ):
         connection.settimeout(3)
@@ -283,9 +198,7 @@ def test_a_stranger_without_a_certificate_is_refused(federation):
 
 
 def test_a_certificate_of_another_project_is_refused(federation, tmp_path):
-    others = flare.provision(
-        tmp_path, project="others", host="localhost", port=federation.port, sites=["north"], classes=["x.Y"]
-    )
+    others = provision(msgspec.structs.replace(federation.study, name="others"), tmp_path)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         knocks(federation, others["north"])
 
@@ -301,12 +214,12 @@ def test_a_party_cannot_use_another_partys_name(federation, tmp_path):
     config = kit / "startup" / "fed_client.json"
     config.write_text(config.read_text().replace('"fqsn": "north"', '"fqsn": "south"'))
     log = federation.kits["hub"] / "log.txt"
-    process = flare.start(kit, {}, tmp_path / "impostor.log")
+    process = start(kit, {}, tmp_path / "impostor.log")
     refused = "authenticated as 'north' but claimed endpoint 'south' requires identity 'south'"
     try:
         assert within(60, lambda: refused in log.read_text())
     finally:
-        consortium.stop([process])
+        stop([process])
 
 
 def within(seconds, happened):
@@ -316,11 +229,19 @@ def within(seconds, happened):
     return happened()
 
 
+def forged_job(federation, folder, component):
+    """A job whose two ends are this component."""
+    job = write_job(folder, Order(run="forged", study="", seed=0), federation.study)
+    for path in job.glob("*/config/*.json"):
+        config = json.loads(path.read_text())
+        config["components"][0] |= component
+        path.write_text(json.dumps(config))
+    return job
+
+
 def test_a_job_that_brings_code_is_refused(federation, tmp_path):
-    job = flare.write_job(
-        tmp_path, "evil", {"path": "evil.Hub", "args": {}}, {"path": "evil.Site", "args": {}}, PARTIES, 3
-    )
-    for app in ("app_server", "app_site"):
+    job = forged_job(federation, tmp_path, {"path": "evil.Hub", "args": {}})
+    for app in ("app_server", "app_party"):
         (job / app / "custom").mkdir()
         (job / app / "custom" / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Hub: pass\n")
     assert _ends(federation, job) != "FINISHED:COMPLETED"
@@ -329,14 +250,13 @@ def test_a_job_that_brings_code_is_refused(federation, tmp_path):
 
 def test_a_job_that_names_another_class_is_refused(federation, tmp_path):
     target = tmp_path / "ran"
-    named = {"path": "subprocess.Popen", "args": {"args": ["touch", str(target)]}}
-    job = flare.write_job(tmp_path, "classes", named, named, PARTIES, 3)
+    job = forged_job(federation, tmp_path, {"path": "subprocess.Popen", "args": {"args": ["touch", str(target)]}})
     assert _ends(federation, job) != "FINISHED:COMPLETED"
     assert not target.exists()
 
 
 def _ends(federation, job):
-    submitter = flare.Submitter(federation.kits["submitter"])
+    submitter = Submitter(federation.kits["submitter"])
     try:
         number = submitter.submit(job)
     except EngineError as error:
@@ -353,14 +273,14 @@ def _ends(federation, job):
 # --- frames, without a network ---------------------------------------------------------------------------------------
 
 
-RUN = flare.stamp("one")
+RUN = flare.run_tag("one")
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        flare.close_frame(flare._DONE, b"body", flare.stamp("another"), 7),  # of another run
-        flare.close_frame(flare._DONE, b"body", RUN, 6),  # to another question
+        flare.pack_frame(flare._DONE, b"body", flare.run_tag("another"), 7),  # of another run
+        flare.pack_frame(flare._DONE, b"body", RUN, 6),  # to another question
         b"",
         b"\1",
         "text",
@@ -373,13 +293,13 @@ RUN = flare.stamp("one")
 )
 def test_a_reply_that_is_none_is_refused_with_the_name_of_the_party(frame):
     with pytest.raises(ProtocolError, match="'north'"):
-        flare.open_frame(frame, "north", RUN, 7)
+        flare.unpack_frame(frame, "north", RUN, 7)
 
 
 def test_a_frame_survives_the_journey():
     for kind, body, seen in ((flare._DONE, b"body", b"body"), (flare._LARGE, bytes(1000), b"")):
-        frame = flare.close_frame(kind, body, RUN, 7)
-        assert flare.open_frame(frame, "a", RUN, 7) == (kind, len(body), seen)
+        frame = flare.pack_frame(kind, body, RUN, 7)
+        assert flare.unpack_frame(frame, "a", RUN, 7) == (kind, len(body), seen)
 
 
 def test_a_job_serves_one_run():
@@ -398,10 +318,10 @@ def test_a_job_serves_one_run():
 
     site, data = Echo(), wire.encode(msg.SumFeatures())
     first = site.ask(RUN, 1, len(data), data, FromHub)
-    assert flare.open_frame(first, "a", RUN, 1)[0] == flare._DONE
-    other = site.ask(flare.stamp("another"), 2, len(data), data, FromHub)
+    assert flare.unpack_frame(first, "a", RUN, 1)[0] == flare._DONE
+    other = site.ask(flare.run_tag("another"), 2, len(data), data, FromHub)
     with pytest.raises(ProtocolError, match="another run"):
-        flare.open_frame(other, "a", flare.stamp("another"), 2)
+        flare.unpack_frame(other, "a", flare.run_tag("another"), 2)
 
 
 def test_a_large_message_comes_in_pieces(monkeypatch):
