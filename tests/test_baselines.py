@@ -5,7 +5,10 @@ from scipy import sparse
 from sklearn.datasets import load_diabetes, load_iris
 
 import simfl
+from simfl import messages as msg
+from simfl import wire
 from simfl.errors import SimFLError
+from simfl.transport import local
 
 FEW = {"n_trees": 5, "max_depth": 4, "random_state": 0}
 
@@ -80,17 +83,13 @@ def test_tfl_sends_no_gradients(hospitals):
 
 
 def test_tfl_replies_hold_no_sums(halves, monkeypatch):
-    from simfl import messages
-    from simfl.transport import local
-
     seen = []
-    encode = messages.encode
-    monkeypatch.setattr(local, "encode", lambda message: seen.append(message) or encode(message))
+    monkeypatch.setattr(local, "encode", lambda message: seen.append(message) or wire.encode(message))
     simfl.baselines.tfl(halves, callbacks=[], **FEW)
-    sums = [m for m in seen if isinstance(m, messages.RowSums)]
+    sums = [m for m in seen if isinstance(m, msg.RowSums)]
     assert sums
     assert not any(m.gradients or m.hessians for m in sums)
-    assert not [m for m in seen if isinstance(m, messages.LeafSums | messages.Hashes | messages.FeatureMoments)]
+    assert not [m for m in seen if isinstance(m, msg.LeafSums | msg.Hashes | msg.HiddenRows | msg.FeatureMoments)]
 
 
 def test_tfl_trees_are_each_builders_own(halves, table):
