@@ -1,5 +1,7 @@
 import doctest
+import importlib
 import inspect
+import pkgutil
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +50,14 @@ def test_the_similar_rows_can_be_asked_for_directly():
     assert (rows[:, 0].tolist(), counts[:, 0].tolist()) == ([1, 0], [3, 3])
 
 
+def public_modules():
+    yield from (simfl, baselines, partition, files, params, estimator)
+    for room in (model, party):
+        yield from (importlib.import_module(f"{room.__name__}.{m.name}") for m in pkgutil.iter_modules(room.__path__))
+
+
 def public_things():
-    for module in (simfl, baselines, partition, files, model, params, party, estimator):
+    for module in public_modules():
         for name, thing in inspect.getmembers(module):
             ours = getattr(thing, "__module__", "").startswith("simfl")
             if not name.startswith("_") and ours and (inspect.isclass(thing) or inspect.isfunction(thing)):
