@@ -5,10 +5,7 @@ from scipy import sparse
 from sklearn.datasets import load_diabetes, load_iris
 
 import simfl
-from simfl import messages as msg
-from simfl import wire
 from simfl.errors import SimFLError
-from simfl.transport import local
 
 FEW = {"n_trees": 5, "max_depth": 4, "random_state": 0}
 
@@ -83,13 +80,17 @@ def test_tfl_sends_no_gradients(hospitals):
 
 
 def test_tfl_replies_hold_no_sums(halves, monkeypatch):
+    from simfl import messages
+    from simfl.transport import local
+
     seen = []
-    monkeypatch.setattr(local, "encode", lambda message: seen.append(message) or wire.encode(message))
+    encode = messages.encode
+    monkeypatch.setattr(local, "encode", lambda message: seen.append(message) or encode(message))
     simfl.baselines.tfl(halves, callbacks=[], **FEW)
-    sums = [m for m in seen if isinstance(m, msg.RowSums)]
+    sums = [m for m in seen if isinstance(m, messages.RowSums)]
     assert sums
     assert not any(m.gradients or m.hessians for m in sums)
-    assert not [m for m in seen if isinstance(m, msg.LeafSums | msg.Hashes | msg.HiddenRows | msg.FeatureMoments)]
+    assert not [m for m in seen if isinstance(m, messages.LeafSums | messages.Hashes | messages.FeatureMoments)]
 
 
 def test_tfl_trees_are_each_builders_own(halves, table):

@@ -128,7 +128,7 @@ def test_the_wrong_kind_of_message_is_refused_with_its_sender():
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_refused_however_deep_it_lies(number):
+def test_a_number_that_is_none_is_refused_however_deep_it_lies(number):
     scores = msg.Scores(train={"logloss": number}, train_weight=3.0)
     for reply in (
         msg.Finished(scores=scores),

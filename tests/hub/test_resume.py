@@ -163,7 +163,7 @@ def test_who_comes_back_has_the_margins_of_the_others_model():
     assert np.allclose(model.margins(party.rows.X), kept[last][:, 0], atol=1e-5)
 
 
-def test_similar_rows_are_found_again_when_somebody_is_back():
+def test_similar_rows_are_found_anew_when_somebody_is_back():
     transport, journal = Unsafe(members()), Journal()
     transport.cut_off = {"p1": (26, 42)}
     run(transport, journal, min_parties=2, n_trees=20)

@@ -28,7 +28,7 @@ def test_sums_per_leaf_are_those_of_one_output(seed, n):
         assert sums == pytest.approx(np.bincount(leaf, weights=values[:, 2], minlength=5), abs=1e-12)
 
 
-def test_a_new_tree_draws_again_and_the_same_seed_the_same():
+def test_a_new_tree_draws_anew_and_the_same_seed_the_same():
     similar = np.tile(np.arange(20, dtype=np.int32), (500, 1))
     assert (draw_similar(similar, 1) == draw_similar(similar, 1)).all()
     assert (draw_similar(similar, 1) != draw_similar(similar, 2)).mean() > 0.8

@@ -70,7 +70,7 @@ def test_another_file_is_left_as_it_is(tmp_path):
 
 def test_entries_survive_a_kill(tmp_path):
     program = (
-        "import sys\nfrom pathlib import Path\nfrom simfl.hub.journal import *\n"
+        "import sys\nfrom pathlib import Path\nfrom simfl.journal import *\n"
         "from simfl.callbacks import TreeRecord\n"
         "j = Journal(Path(sys.argv[1]))\n"
         "for n in range(10**6):\n"
