@@ -129,7 +129,7 @@ NONSENSE = {
     "a tree with a hostile size": (msg.Grown, lambda r: with_tree(r, n_nodes=2**27 + 1)),
     "a tree with far too many nodes": (msg.Grown, lambda r: with_tree(r, n_nodes=HUGE)),
     "a tree over other columns": (msg.Grown, lambda r: with_tree(r, feature=spoilt(r.trees[0].feature, 99))),
-    "a tree with a threshold that is none": (
+    "a tree with a threshold of NaN": (
         msg.Grown,
         lambda r: with_tree(r, threshold=spoilt(r.trees[0].threshold, np.nan)),
     ),

@@ -59,8 +59,14 @@ def test_the_similar_rows_can_be_asked_for_directly():
     assert (rows[:, 0].tolist(), counts[:, 0].tolist()) == ([1, 0], [3, 3])
 
 
+def public_modules():
+    yield from (simfl, baselines, partition, files, params, estimator)
+    for room in (model, party):
+        yield from (m for _, m in inspect.getmembers(room, inspect.ismodule) if m.__name__.startswith(room.__name__))
+
+
 def public_things():
-    for module in (simfl, baselines, partition, files, model, params, party, estimator):
+    for module in public_modules():
         for name, thing in inspect.getmembers(module):
             ours = getattr(thing, "__module__", "").startswith("simfl")
             if not name.startswith("_") and ours and (inspect.isclass(thing) or inspect.isfunction(thing)):

@@ -317,7 +317,7 @@ def test_the_last_record_tells_the_model_itself():
 
 
 @pytest.mark.parametrize("matching", ["blind", "shared"])
-def test_similar_rows_are_found_anew_by_the_trees(matching):
+def test_similar_rows_are_found_again_by_the_trees(matching):
     seen = recorded(parties(60, 50, 40))
     train(seen, matching=matching, random_state=0, n_trees=20, max_depth=3, rematch=4)
     asked = [question for question, _ in by_party(seen.log)["p0"]]
