@@ -25,7 +25,7 @@ from simfl.errors import EngineError, FileError, StudyError
 from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport.local import LocalTransport
-from tests.one_process import Federation
+from tests.deploy.one_process import Federation
 from tests.wire import sessions
 
 run = CliRunner().invoke
