@@ -13,6 +13,7 @@ not fit is refused.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Literal
 
 import msgspec
@@ -23,7 +24,8 @@ from simfl.params import Objective, TrainParams
 
 VERSION = 3  # of the protocol: parties of different versions refuse each other
 
-ClassLabel = bool | int | float | str
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # neither NaN nor infinite
+ClassLabel = bool | int | Finite | str
 DType = Literal["u1", "u2", "u4", "u8", "i3", "i4", "i8", "f4", "f8"]  # i3: the low three bytes of i4
 
 # What a message can make its receiver allocate beyond its own size: counts have limits, and arrays and lists are as
@@ -114,7 +116,7 @@ class Describe(Message, frozen=True, kw_only=True):
     """Hub to party: describe your table, and set `validation_fraction` of its rows aside, drawn from `seed`."""
 
     version: int
-    validation_fraction: float
+    validation_fraction: Finite
     seed: Seed
 
 
@@ -201,7 +203,7 @@ class Hash(Message, frozen=True, kw_only=True):
 
     seed: Seed | None
     n_hashes: NHashes
-    bucket_width: float
+    bucket_width: Finite
     law: Literal["gaussian", "cauchy"]
     mean: Array
     deviation: Array
@@ -233,7 +235,7 @@ class Match(Message, frozen=True, kw_only=True):
 class Matched(Message, frozen=True, kw_only=True):
     """Leaves the party: how similar its rows and their most similar rows are, on average, per other party."""
 
-    equal_hashes: dict[str, float]
+    equal_hashes: dict[str, Finite]
     most_uses: Count  # the largest number of its rows that resemble the same row
 
 
@@ -304,7 +306,7 @@ class Start(Message, frozen=True, kw_only=True):
     params: TrainParams
     seed: Seed
     classes: list[ClassLabel] | None
-    base_margin: Annotated[list[float], Meta(min_length=1, max_length=MOST_CLASSES)]
+    base_margin: Annotated[list[Finite], Meta(min_length=1, max_length=MOST_CLASSES)]
     remember: NHashes  # for a rematch: keep the leaves of this many last trees
     warm_start: list[AdoptedTree] = []  # the trees of an earlier model that this training continues from
     n_parties: Parties = 1  # whose sums are added up
@@ -317,10 +319,10 @@ class Start(Message, frozen=True, kw_only=True):
 class Started(Message, frozen=True, kw_only=True):
     """Leaves the party: bounds of its sums, from which their resolution follows. Powers of two."""
 
-    gradient: float  # no row's gradient can become larger
-    hessian: float
-    total_gradient: float  # nor can the sum over all rows
-    total_hessian: float
+    gradient: Finite  # no row's gradient can become larger
+    hessian: Finite
+    total_gradient: Finite  # nor can the sum over all rows
+    total_hessian: Finite
 
 
 class HashByTrees(Message, frozen=True, kw_only=True):

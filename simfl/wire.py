@@ -36,42 +36,10 @@ def decode(data: bytes) -> Request | Reply:
 
 
 def expect(kind: type[R], message: Message, sender: str) -> R:
-    """The message, if it is of the expected kind and all its numbers are finite."""
+    """The message, if it is of the expected kind."""
     if not isinstance(message, kind):
         raise ProtocolError(f"{sender!r} sent {type(message).__name__} where {kind.__name__} belongs.")
-    if not all(_is_finite(getattr(message, name)) for name in _with_numbers(type(message))):
-        raise ProtocolError(f"{sender!r} sent {kind.__name__} with a number that is NaN or infinite.")
     return message
-
-
-@lru_cache
-def _with_numbers(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields that can hold a float. Arrays are looked at when they are unpacked."""
-    fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(kind), "fields", ())
-    return tuple(field.name for field in fields if _can_hold_float(field.type))
-
-
-def _can_hold_float(kind: Any) -> bool:
-    if isinstance(kind, msgspec.inspect.StructType):
-        return kind.cls is not Array and any(_can_hold_float(field.type) for field in kind.fields)
-    if isinstance(kind, msgspec.inspect.FloatType | msgspec.inspect.AnyType):
-        return True
-    inner = [getattr(kind, name, None) for name in ("item_type", "key_type", "value_type")]
-    several = (*getattr(kind, "types", ()), *getattr(kind, "item_types", ()))
-    return any(_can_hold_float(part) for part in (*inner, *several) if part is not None)
-
-
-def _is_finite(part: Any) -> bool:
-    """Whether all numbers in a part of a message are finite."""
-    if isinstance(part, float):
-        return math.isfinite(part)
-    if isinstance(part, dict):
-        return all(map(_is_finite, part.values()))
-    if isinstance(part, list | tuple):
-        return all(map(_is_finite, part))
-    if isinstance(part, msgspec.Struct):
-        return all(_is_finite(getattr(part, name)) for name in _with_numbers(type(part)))
-    return True
 
 
 def pack(values: AnyArray, dtype: DType | None = None) -> Array:
