@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from simfl.messages import Reply, Request
 from simfl.params import cores
-from simfl.transport.base import Hop, Traffic, encode_common
+from simfl.transport.base import Traffic, encode_common
 from simfl.wire import decode, encode
 
 
@@ -62,7 +62,7 @@ class LocalTransport(Generic[H]):
             return {}
         # A message for one party only is encoded when its turn comes, so that not all are in memory at the same time.
         data = encode_common(messages)
-        common = _Wire(data) if data else None
+        common = (decode(data), len(data)) if data else None
         kind = type(next(iter(messages.values())))
         begun = time.perf_counter()
         if len(messages) == 1 or self.n_jobs == 1:
@@ -80,24 +80,19 @@ class LocalTransport(Generic[H]):
         """No party gets lost in one process."""
         return []
 
-    def _carry(self, party: str, message: Request, wire: _Wire | None, threads: int) -> Reply:
-        wire = wire or _Wire(encode(message))
+    def _carry(self, party: str, message: Request, common: tuple[Any, int] | None, threads: int) -> Reply:
+        if common:
+            request, size = common
+        else:
+            data = encode(message)
+            request, size = decode(data), len(data)
         handler = self.handlers[party]
         handler.n_jobs = threads
         begun = time.perf_counter()
-        answer = encode(handler.handle(wire.request))
+        answer = encode(handler.handle(request))
         reply: Reply = decode(answer)  # type: ignore[assignment]
         with self._lock:
-            self.traffic.count(party, message, wire.size, reply, len(answer))
-            self.traffic.hops.append(Hop(party, type(message).__name__, begun, time.perf_counter() - begun))
+            self.traffic.count(party, message, size, reply, len(answer), begun)
             if self.observe:
                 self.observe(party, message, reply)
         return reply
-
-
-class _Wire:
-    """A message as it arrives: its bytes, decoded."""
-
-    def __init__(self, data: bytes) -> None:
-        self.size = len(data)
-        self.request: Request = decode(data)  # type: ignore[assignment]
