@@ -22,7 +22,7 @@ from simfl.callbacks import TreeRecord
 from simfl.deploy.endpoints import MOST_RECORDS, RESULTS, Order, Piece, Question, Status, remove_partial_files
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import Study, read_study
-from simfl.deploy.submitter import Job, Submitter
+from simfl.deploy.submitter import Submitter, write_job
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.report.record import PartyFacts, Recorder, RunRecord
 from simfl.storage import write_atomically
@@ -227,9 +227,8 @@ class _RunningJob:
         self.back: list[str] = []  # parties that were lost and are connected again
         self.without_model: list[str] = []
         self._lost_at: dict[str, float] = {}
-        job = Job(run.order.run, {"order": run.order.to_text()}, run.study.parties, run.study.parties_needed)
         try:
-            self.id = submitter.submit(job.write(run.folder / ".job"))
+            self.id = submitter.submit(write_job(run.folder / ".job", run.order, run.study))
         finally:
             shutil.rmtree(run.folder / ".job", ignore_errors=True)
 

@@ -5,58 +5,49 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from simfl.deploy.endpoints import CLASSES, Piece, Question, Status
+from simfl.deploy.endpoints import CLASSES, Order, Piece, Question, Status
 from simfl.deploy.kits import CONTROLLER, EXECUTOR, SUBMITTER
+from simfl.deploy.study import Study
 from simfl.errors import EngineError
 from simfl.transport.flare import PROGRESS
 
 
-@dataclass(frozen=True)
-class Job:
-    """A FLARE job: two installed classes by name, with the arguments of the hub's, and no code."""
-
-    name: str
-    arguments: dict[str, Any]
-    parties: Sequence[str]
-    min_parties: int
-    classes: tuple[str, str] = CLASSES
-
-    def write(self, folder: Path) -> Path:
-        """Write the job's own folder into this one."""
-        threads = 2 * len(self.parties) + 8
-        calls = {"collab_obj_ids": [], "max_inbound_call_threads": threads, "sync_task_timeout": 120}
-        controller = {"path": CONTROLLER, "args": {"server_obj_id": "hub", **calls}}
-        executor = {"client_obj_id": "party", "collab_obj_ids": [], "max_inbound_call_threads": 8}
-        files = {
-            "meta.json": {
-                "name": self.name,
-                "resource_spec": {},
-                "min_clients": self.min_parties,
-                "deploy_map": {"app_server": ["server"], "app_party": list(self.parties)},
-            },
-            "app_server/config/config_fed_server.json": {
-                "format_version": 2,
-                "workflows": [{"id": "controller", **controller}],
-                "components": [{"id": "hub", "path": self.classes[0], "args": self.arguments}],
-            },
-            "app_party/config/config_fed_client.json": {
-                "format_version": 2,
-                "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": executor}}],
-                "components": [{"id": "party", "path": self.classes[1], "args": {}}],
-            },
-        }
-        for path, content in files.items():
-            target = folder / self.name / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(json.dumps(content, indent=2))
-        return folder / self.name
+def write_job(folder: Path, order: Order, study: Study) -> Path:
+    """Write a FLARE job into its own folder in this one: two installed classes by name, the order, and no code."""
+    hub_class, party_class = CLASSES
+    threads = 2 * len(study.parties) + 8
+    calls = {"collab_obj_ids": [], "max_inbound_call_threads": threads, "sync_task_timeout": 120}
+    controller = {"path": CONTROLLER, "args": {"server_obj_id": "hub", **calls}}
+    executor = {"client_obj_id": "party", "collab_obj_ids": [], "max_inbound_call_threads": 8}
+    files: dict[str, Any] = {
+        "meta.json": {
+            "name": order.run,
+            "resource_spec": {},
+            "min_clients": study.parties_needed,
+            "deploy_map": {"app_server": ["server"], "app_party": study.parties},
+        },
+        "app_server/config/config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [{"id": "controller", **controller}],
+            "components": [{"id": "hub", "path": hub_class, "args": {"order": order.to_text()}}],
+        },
+        "app_party/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": executor}}],
+            "components": [{"id": "party", "path": party_class, "args": {}}],
+        },
+    }
+    for path, content in files.items():
+        target = folder / order.run / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(content, indent=2))
+    return folder / order.run
 
 
 class Submitter:
