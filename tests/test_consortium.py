@@ -1,7 +1,10 @@
 """The steps between machines, as far as they go without a network."""
 
 import json
+import re
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -153,6 +156,16 @@ def test_what_is_not_a_kit_is_not_started(tmp_path, study):
         processes.run_hub(tmp_path)
     with pytest.raises(FileError, match="names no kit"):
         processes.run_party(tmp_path / "party.toml")
+
+
+def test_a_hub_that_does_not_start_names_its_log(tmp_path, monkeypatch):
+    at_once = [sys.executable, "-c", ""]
+    monkeypatch.setattr(processes, "start", lambda *_: subprocess.Popen(at_once))
+    study = read_study(write_study(tmp_path, 30, 20))
+    local = processes.LocalProcesses(study, tmp_path, tmp_path / "federation")
+    with pytest.raises(EngineError, match=re.escape(str(tmp_path / "federation" / "hub.log"))), local:
+        pass
+    assert local.processes["hub"].returncode == 0
 
 
 def test_errors_at_the_command_line_are_sentences(monkeypatch, capsys, tmp_path):
