@@ -90,13 +90,10 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
 def _schema_of(X: Any) -> Schema | None:
     """The schema of a frame with categories; other tables are scikit-learn's business."""
     frame = None if sparse.issparse(X) else as_arrow(X, "The table")
-    if frame is None or all(_is_plain(field.type) for field in frame.schema):
+    plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if frame is None or all(any(is_kind(field.type) for is_kind in plain) for field in frame.schema):
         return None
     return Schema.propose(frame, "The table")
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:

@@ -310,7 +310,8 @@ def _checked(struct: Any, given: dict[str, Any]) -> Any:
         try:
             msgspec.convert({name: value}, struct)
         except (msgspec.ValidationError, OverflowError) as error:
-            reason = _choices(struct, name) or _reason(error)
+            fact = str(error).split(" - at ")[0].replace("`", "")
+            reason = _choices(struct, name) or fact[:1].lower() + fact[1:]
             raise ParameterError(f"{name}={value!r} is not possible: {reason}.") from None
         if isinstance(value, float) and not math.isfinite(value):
             raise ParameterError(f"{name}={value!r} is not possible: it must be finite.")
@@ -323,12 +324,11 @@ def _plain(value: Any) -> Any:
     """NumPy's numbers, as grids and frames hand them out, become Python's; a random generator gives a seed."""
     import numpy as np  # only here: the command line reads this page before it needs NumPy
 
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.random.RandomState | np.random.Generator):
-        draw = value.randint if isinstance(value, np.random.RandomState) else value.integers
-        return int(draw(2**31 - 1))
-    return value
+    if isinstance(value, np.random.RandomState):
+        return int(value.randint(2**31 - 1))
+    if isinstance(value, np.random.Generator):
+        return int(value.integers(2**31 - 1))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _choices(struct: Any, name: str) -> str:
@@ -341,8 +341,3 @@ def _choices(struct: Any, name: str) -> str:
 
     found = words(get_type_hints(struct, include_extras=True)[name])
     return f"it must be one of {', '.join(found)}" if found else ""
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).split(" - at ")[0].replace("`", "")
-    return text[:1].lower() + text[1:]

@@ -335,7 +335,7 @@ class PartyEndpoint(SiteEnd):
         files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]
         session = Session(
             party,
-            secret=own.common_secret(),
+            secret=None if own.secret is None else bytes.fromhex(own.secret),
             identity=Identity.read(*files) if all(file.exists() for file in files) else None,
             must_mask=len(study.parties) > 1 and study.params()[1].masked is not False,
             folder=folder,

@@ -91,11 +91,8 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     data: str
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
-    secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # the same at all parties, never at the hub
-
-    def common_secret(self) -> bytes | None:
-        """The secret as bytes. None: the parties agree on one when a training begins."""
-        return None if self.secret is None else bytes.fromhex(self.secret)
+    # In hexadecimal, the same at all parties, never at the hub. None: they agree on one when a training begins.
+    secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -115,7 +112,12 @@ def parse_study(text: str, where: str = "study.toml") -> Study:
     simfl.errors.StudyError: study.toml: there is no key 'lable'. Did you mean 'label'?
     """
     study: Study = _parse(text, Study, where)
-    problems = [*_check_names(study), *_check_parameters(study), *_check_columns(study)]
+    problems = _check_names(study)
+    try:
+        study.params()
+    except ParameterError as error:
+        problems.append(f"[parameters] {str(error).rstrip('.')}")
+    problems += _check_columns(study)
     if study.min_parties is not None and study.min_parties > len(study.party):
         problems.append(f"min_parties is {study.min_parties}, but there are {len(study.party)} parties")
     if problems:
@@ -178,14 +180,6 @@ def _check_names(study: Study) -> list[str]:
     problems += [f"no party can be called {name!r}" for name in study.parties if name in _RESERVED]
     problems += [f"several parties are called {n!r}" for n in sorted(set(study.parties)) if study.parties.count(n) > 1]
     return problems or ([] if study.party else ["there is no [[party]]"])
-
-
-def _check_parameters(study: Study) -> list[str]:
-    try:
-        study.params()
-    except ParameterError as error:
-        return [f"[parameters] {str(error).rstrip('.')}"]
-    return []
 
 
 def _check_columns(study: Study) -> list[str]:

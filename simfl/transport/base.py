@@ -46,9 +46,9 @@ class Traffic:
     def since(self, earlier: Traffic | None) -> dict[str, dict[str, dict[str, int]]]:
         """Bytes per party, way and kind of message, minus what an earlier copy had counted."""
         before = earlier or Traffic()
-        received = {party: dict(n - before.received[party]) for party, n in self.received.items()}
         return {
-            party: {"received": n, "sent": dict(self.sent[party] - before.sent[party])} for party, n in received.items()
+            party: {"received": dict(n - before.received[party]), "sent": dict(self.sent[party] - before.sent[party])}
+            for party, n in self.received.items()
         }
 
     def observed(self) -> Counter[str]:

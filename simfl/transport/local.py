@@ -65,10 +65,9 @@ class LocalTransport(Generic[H]):
         common = (decode(data), len(data)) if data else None
         kind = type(next(iter(messages.values())))
         begun = time.perf_counter()
-        if len(messages) == 1 or self.n_jobs == 1:
-            replies = {party: self._carry(party, m, common, self.n_jobs) for party, m in messages.items()}
-        elif self._is_quick.get(kind):
-            replies = {party: self._carry(party, m, common, 1) for party, m in messages.items()}
+        if len(messages) == 1 or self._is_quick.get(kind) or self.n_jobs == 1:
+            threads = self.n_jobs if len(messages) == 1 else 1
+            replies = {party: self._carry(party, m, common, threads) for party, m in messages.items()}
         else:
             threads = max(self.n_jobs // len(messages), 1)
             asked = {p: self._pool.submit(self._carry, p, m, common, threads) for p, m in messages.items()}
@@ -81,15 +80,11 @@ class LocalTransport(Generic[H]):
         return []
 
     def _carry(self, party: str, message: Request, common: tuple[Any, int] | None, threads: int) -> Reply:
-        if common:
-            request, size = common
-        else:
-            data = encode(message)
-            request, size = decode(data), len(data)
+        request, size = common or (decode(data := encode(message)), len(data))
         handler = self.handlers[party]
         handler.n_jobs = threads
         begun = time.perf_counter()
-        answer = encode(handler.handle(request))
+        answer = encode(handler.handle(request))  # type: ignore[arg-type]
         reply: Reply = decode(answer)  # type: ignore[assignment]
         with self._lock:
             self.traffic.count(party, message, size, reply, len(answer), begun)
