@@ -58,7 +58,7 @@ def check(study_path: Path, party_path: Path) -> Checked:
 
 def what_leaves() -> list[tuple[str, str]]:
     """Every kind of reply and what it contains, from `messages.py`."""
-    return [(kind.__name__, kind.__doc__.split("\n")[0].split(": ", 1)[-1]) for kind in msg.Reply.__args__]
+    return [(kind.__name__, (kind.__doc__ or "").split("\n")[0].split(": ", 1)[-1]) for kind in msg.Reply.__args__]
 
 
 def rehearse(study: Study, party: Party) -> Rehearsal | None:

@@ -217,8 +217,13 @@ class HubEndpoint(HubEnd, Callback):
             transport.ask_all(questions)
         except PartyLost as lost:
             self.status.without_model += lost.parties
-        except SimFLError as error:  # the hub and the other parties have the model: no reason to fail
-            self.status.error = str(error)
+        except SimFLError:  # a party could not keep it: no reason to fail, and asking the others again does no harm
+            for party, question in questions.items():
+                try:
+                    transport.ask_all({party: question})
+                except SimFLError as error:
+                    self.status.without_model.append(party)
+                    self.status.error = f"{party}: {error}"
 
 
 def check_unchanged(prepared: hub.Prepared, params: PrepareParams, described: Mapping[str, msg.Description]) -> None:

@@ -270,6 +270,8 @@ class _RunningJob:
         if status.stage != "done" or len(status.records) == MOST_RECORDS:
             return False
         self.without_model = status.without_model
+        if status.error:
+            self.run.listener.tell(status.error)
         for name in RESULTS:
             write_atomically(self.run.folder / name, self._fetch(name))
         self.submitter.ask(self.id, Question(collected=True))
