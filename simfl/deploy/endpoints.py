@@ -194,7 +194,6 @@ class HubEndpoint(HubEnd, Callback):
         return prepared
 
     def _write(self, transport: Transport, training: hub.Training, folder: Path) -> None:
-        """Write the results into the run's folder."""
         prepared, model = training.prepared, model_of(training, training.history, {})
         history: dict[str, Any] = {"run": self.order.run, "rows": prepared.rows, "trees": training.history}
         history |= {"missed": training.missed, "traffic": transport.traffic.since(None)}

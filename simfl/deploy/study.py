@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -169,8 +169,8 @@ def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
         raise StudyError(f"{where}: {' '.join(wrong)}")
 
 
-def _unknown(content: dict[str, Any], known: Iterable[str], place: str) -> list[str]:
-    return [f"there is no key {key!r}{place}. {did_you_mean(key, list(known))}" for key in content if key not in known]
+def _unknown(content: dict[str, Any], known: Sequence[str], place: str) -> list[str]:
+    return [f"there is no key {key!r}{place}. {did_you_mean(key, known)}" for key in content if key not in known]
 
 
 def _check_names(study: Study) -> list[str]:
@@ -202,14 +202,13 @@ def _check_columns(study: Study) -> list[str]:
 
 def write_examples(folder: Path, table: Path | None = None, label: str | None = None) -> list[Path]:
     """Write an example study.toml and party.toml, unless one is there. The columns are those of the table, if given."""
-    texts = {"study.toml": example_study(table, label), "party.toml": _template("party.toml")}
-    paths = [folder / name for name in texts]
-    for path in paths:
+    texts = {folder / "study.toml": example_study(table, label), folder / "party.toml": _template("party.toml")}
+    for path in texts:
         if path.exists():
             raise FileError(f"{path} is there already and is left as it is.")
-    for path, text in zip(paths, texts.values(), strict=True):
+    for path, text in texts.items():
         write_atomically(path, text.encode())
-    return paths
+    return list(texts)
 
 
 def example_study(table: Path | None = None, label: str | None = None) -> str:
