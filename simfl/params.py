@@ -21,14 +21,12 @@ RecipeName = Literal["default", "paper"]
 Matching = Literal["blind", "shared"]
 Ids = Literal["linked", "fresh"]
 Objective = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
-MAX_HASHES: Final = 255  # a count of equal hash values must fit one byte
-BINS: Final = 256  # per feature, as in XGBoost
-
-
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+MAX_HASHES: Final = 255  # a count of equal hash values must fit one byte
+BINS: Final = 256  # per feature, as in XGBoost
 
 
 class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
