@@ -58,8 +58,7 @@ def check(study_path: Path, party_path: Path) -> Checked:
 
 def what_leaves() -> list[tuple[str, str]]:
     """Every kind of reply and what it contains, from `messages.py`."""
-    first_lines = {kind.__name__: (kind.__doc__ or "").split("\n")[0] for kind in msg.Reply.__args__}
-    return [(name, line.split(": ", 1)[-1]) for name, line in first_lines.items()]
+    return [(kind.__name__, (kind.__doc__ or "").split("\n")[0].split(": ", 1)[-1]) for kind in msg.Reply.__args__]
 
 
 def rehearse(study: Study, party: Party) -> Rehearsal | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -91,7 +91,7 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     data: str
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
-    # The same at all parties, never at the hub. None: they agree on one when a training begins.
+    # In hexadecimal, the same at all parties, never at the hub. None: they agree on one when a training begins.
     secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
@@ -168,8 +168,8 @@ def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
         raise StudyError(f"{where}: {' '.join(wrong)}")
 
 
-def _unknown(content: dict[str, Any], known: Iterable[str], place: str) -> list[str]:
-    return [f"there is no key {key!r}{place}. {did_you_mean(key, list(known))}" for key in content if key not in known]
+def _unknown(content: dict[str, Any], known: Sequence[str], place: str) -> list[str]:
+    return [f"there is no key {key!r}{place}. {did_you_mean(key, known)}" for key in content if key not in known]
 
 
 def _check_names(study: Study) -> list[str]:
@@ -197,14 +197,13 @@ def _check_tables(study: Study) -> list[str]:
 
 def write_examples(folder: Path, table: Path | None = None, label: str | None = None) -> list[Path]:
     """Write an example study.toml and party.toml, unless one is there. The columns are those of the table, if given."""
-    texts = {"study.toml": example_study(table, label), "party.toml": _template("party.toml")}
-    paths = [folder / name for name in texts]
-    for path in paths:
+    texts = {folder / "study.toml": example_study(table, label), folder / "party.toml": _template("party.toml")}
+    for path in texts:
         if path.exists():
             raise FileError(f"{path} is there already and is left as it is.")
-    for path, text in zip(paths, texts.values(), strict=True):
+    for path, text in texts.items():
         write_atomically(path, text.encode())
-    return paths
+    return list(texts)
 
 
 def example_study(table: Path | None = None, label: str | None = None) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError
 from simfl.messages import Reply, Request
-from simfl.transport.base import Hop, Traffic, encode_common
+from simfl.transport.base import Traffic, encode_common
 from simfl.wire import decode, encode
 
 try:
@@ -43,6 +43,7 @@ PROGRESS = "simfl.progress"  # FLARE's application command with which the submit
 
 _BUSY, _DONE, _FAILED, _LARGE = range(4)
 _HEAD = struct.Struct("<BQ8sQ")  # kind, size of the body, tag of the run, number of the question
+Outbox = dict[tuple[str, int], bytes]  # questions that are under way, by site and number
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------
@@ -99,14 +100,10 @@ class FlareTransport:
 
     deployed = True
 
-    def __init__(
-        self, sites: Mapping[str, Any], outbox: dict[tuple[str, int], bytes], patience: float, run: str
-    ) -> None:
-        self.sites = dict(sites)
-        self.run = run_tag(run)
-        self.parties = list(sites)
+    def __init__(self, sites: Mapping[str, Any], outbox: Outbox, patience: float, run: str) -> None:
+        self.sites, self.parties = dict(sites), list(sites)
+        self.run, self.patience = run_tag(run), patience
         self.traffic = Traffic()
-        self.patience = patience
         self._outbox = outbox
         self._number = 0
         self._lock = threading.Lock()
@@ -163,8 +160,7 @@ class FlareTransport:
         except ProtocolError as error:
             raise ProtocolError(f"Party {party!r}: {error}") from None
         with self._lock:
-            self.traffic.count(party, message, len(data), reply, len(answer))
-            self.traffic.hops.append(Hop(party, type(message).__name__, begun, time.perf_counter() - begun))
+            self.traffic.count(party, message, len(data), reply, len(answer), begun)
         return reply
 
     def _exchange(self, party: str, number: int, data: bytes) -> bytes:
@@ -196,7 +192,7 @@ class HubEnd(ABC):
     run: str = ""  # the name of the training
 
     def __init__(self) -> None:
-        self._outbox: dict[tuple[str, int], bytes] = {}
+        self._outbox: Outbox = {}
 
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
