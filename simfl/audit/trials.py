@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simfl.arrays import AnyArray, Doubles, Ints, Longs
+from simfl.arrays import Doubles, Ints, Longs, Mask
 from simfl.audit import attacks
-from simfl.audit.attributes import Attribute, decide_categories
+from simfl.audit.attributes import Attribute, decide_categories, explained, share_right
 from simfl.audit.findings import Counted, Finding, Role, Setting, finding
 from simfl.audit.scenario import VICTIM, HashedRows, Scenario
 from simfl.audit.views import CodesView, PointersView, Prior, TokensView
@@ -35,21 +35,19 @@ Trial = Callable[[Scenario, Setting], list[Finding]]
 
 def trials_of(setting: Setting) -> list[Trial]:
     """What there is to attack in a setting."""
+    always: list[Trial] = [rows_from_trees, values_from_trees]
     if setting.matching == "shared":
-        found: list[Trial] = [rows_from_codes, members_from_codes, attribute_from_codes]
-        found += [rows_from_leaves] if setting.rematch else []
-        found += [labels_from_sums]
-    else:
-        found = [rows_from_tokens, rows_from_pointers, labels_of_known_people]
-        found += [] if setting.masked else [labels_from_sums]
-    return [*found, rows_from_trees, values_from_trees]
+        leaves = [rows_from_leaves] if setting.rematch else []
+        return [rows_from_codes, members_from_codes, attribute_from_codes, *leaves, labels_from_sums, *always]
+    sums = [] if setting.masked else [labels_from_sums]
+    return [rows_from_tokens, rows_from_pointers, labels_of_known_people, *sums, *always]
 
 
 def _counted(scenario: Scenario, estimate: Doubles, rows: Longs) -> Counted:
     """How right an estimate of some of the victim's rows is. Guessing: the mean of the attacker's rows."""
     truth = scenario.truth[rows]
-    guess = scenario.share_right(np.zeros_like(truth), truth)
-    return Counted(scenario.share_right(estimate, truth), guess, {"r2": scenario.explained(estimate, truth)})
+    success, guess = (share_right(found, truth, scenario.attributes) for found in (estimate, np.zeros_like(truth)))
+    return Counted(success, guess, {"r2": explained(estimate, truth, scenario.prior.varies)})
 
 
 # --- hash values -----------------------------------------------------------------------------------------------------
@@ -71,7 +69,7 @@ def invert(scenario: Scenario, hashed: HashedRows, rows: Longs, n_rehearsed: int
         kinds.remove("refined")  # for numbers alone it is slow and no better
     tried = {kind: _inverted(scenario, hashed, known, kind, hashed.attacker[asked]) for kind in kinds}
     truth = scenario.prior.rows[asked]
-    best = max(kinds, key=lambda kind: float(scenario.share_right(tried[kind], truth).mean()))
+    best = max(kinds, key=lambda kind: float(share_right(tried[kind], truth, scenario.attributes).mean()))
     everything = np.arange(len(hashed.attacker))
     counted = _counted(scenario, _inverted(scenario, hashed, everything, best, hashed.victim[rows]), rows)
     return counted._replace(details=counted.details | {kind: float(kind == best) for kind in kinds})
@@ -134,16 +132,14 @@ def attribute_from_codes(scenario: Scenario, setting: Setting) -> list[Finding]:
 def complete(scenario: Scenario, hashed: HashedRows, rows: Longs) -> Counted:
     """Each attribute of these rows in turn is the unknown one."""
     view, truth = CodesView(hashed.victim[rows], hashed.hashing), scenario.truth[rows]
-    known = attacks.Precision.of(scenario.prior)
+    known = attacks.precision(scenario.prior)
     marks = [_one_attribute(scenario.prior, view, truth, known, attribute) for attribute in scenario.attributes]
     success, guess = (np.mean([pair[i] for pair in marks], axis=0) for i in (0, 1))
     largest = max(float(a.mean() - b.mean()) for a, b in marks)
     return Counted(success, guess, {"attributes": float(len(marks)), "largest_excess_of_one": largest})
 
 
-def _one_attribute(
-    prior: Prior, view: CodesView, truth: Doubles, known: attacks.Precision, attribute: Attribute
-) -> tuple[AnyArray, AnyArray]:
+def _one_attribute(prior: Prior, view: CodesView, truth: Doubles, known: Doubles, attribute: Attribute) -> list[Mask]:
     """Per row: right with the codes, right without."""
     columns, categories = attribute.columns, attribute.categories
     if categories is None:
@@ -151,8 +147,7 @@ def _one_attribute(
         guesses = [estimate[:, None] for estimate in found]
     else:
         guesses = [categories[n] for n in attacks.category_from_codes(view, prior, truth, columns, categories, known)]
-    marks = [attribute.is_right(guess, truth[:, columns]) for guess in guesses]
-    return marks[0], marks[1]
+    return [attribute.is_right(guess, truth[:, columns]) for guess in guesses]
 
 
 def rows_from_leaves(scenario: Scenario, setting: Setting) -> list[Finding]:
@@ -221,12 +216,12 @@ def follow_pointers(scenario: Scenario, hashed: HashedRows, ids: Ids) -> Counted
     tried = []
     for locate in [attacks.centres, attacks.relinked_centres] if ids == "fresh" else [attacks.centres]:
         found = locate(rehearsal, scenario.prior.rows[first])
-        shrinkage = attacks.Shrinkage.rehearse(found, known)
-        tried.append((scenario.explained(shrinkage.apply(found), known), locate, shrinkage))
-    _, locate, shrinkage = max(tried, key=lambda attempt: attempt[0])
+        doubt = attacks.rehearsed_doubt(found, known)
+        tried.append((explained(attacks.shrunk(found, doubt), known, scenario.prior.varies), locate, doubt))
+    _, locate, doubt = max(tried, key=lambda attempt: attempt[0])
     view, places = _pointers(scenario, hashed.attacker, hashed.victim, ids)
     found = locate(view, scenario.prior.rows)
-    counted = _counted(scenario, shrinkage.apply(found), places[0])
+    counted = _counted(scenario, attacks.shrunk(found, doubt), places[0])
     more = {"pointed_at": float((found.counts > 0).mean()), "linked_again": float(locate is attacks.relinked_centres)}
     return counted._replace(details=counted.details | more)
 
@@ -296,7 +291,7 @@ def rows_from_trees(scenario: Scenario, setting: Setting) -> list[Finding]:
     typical, share = attacks.rows_from_tree(tree, scenario.X[scenario.attacker], scenario.prior)
     leaf = leaf_numbers(tree, scenario.X[scenario.victim])
     counts = np.bincount(leaf, minlength=tree.n_leaves)
-    guess, known = scenario.share_right(np.zeros_like(truth), truth), scenario.share_right(typical[leaf], truth)
+    guess, known = (share_right(e, truth, scenario.attributes) for e in (np.zeros_like(truth), typical[leaf]))
     # Without counts the attacker puts as many rows into a leaf as its own let it expect, and guesses the rest.
     placed = np.minimum(share * len(leaf) / np.maximum(counts, 1), 1.0)[leaf]
     details = {"leaves": float(tree.n_leaves), "with_node_statistics": float(known.mean())}

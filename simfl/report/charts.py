@@ -45,8 +45,8 @@ def _by_method(rows: Rows) -> dict[str, Any]:
     }
 
 
-def _parties(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(row["party"] for row in rows))
+def _n_parties(rows: Rows) -> int:
+    return len({row["party"] for row in rows})
 
 
 # --- quality ---------------------------------------------------------------------------------------------------------
@@ -54,8 +54,7 @@ def _parties(rows: Rows) -> list[str]:
 
 def gains(found: Sequence[Gain]) -> Spec:
     """Every party's gain as a dot, with its interval; the dashed line is no gain."""
-    metric = METRICS[found[0].metric]
-    names = ("alone", "together", "gain", "low", "high")
+    metric, names = METRICS[found[0].metric], ("alone", "together", "gain", "low", "high")
     rows: Rows = [{"party": g.party, **{name: getattr(g, name) for name in names}} for g in found]
     base = _plot(rows).encode(
         y=alt.Y("party:N", title=None, sort=None),
@@ -178,7 +177,7 @@ def traffic(amounts: Mapping[tuple[str, str], float]) -> Spec:
         color=alt.Color("kind:N", legend=KINDS),
         tooltip=["party:N", "kind:N", "amount:N"],
     )
-    return _spec(chart, "Bytes by party and kind of message", 28 * len(_parties(rows)) + 20)
+    return _spec(chart, "Bytes by party and kind of message", 28 * _n_parties(rows) + 20)
 
 
 def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
@@ -190,17 +189,16 @@ def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
         color=alt.Color("kind:N", sort=None, legend=KINDS),
         tooltip=["party:N", "kind:N", alt.Tooltip("seconds:Q", format=".2f")],
     )
-    return _spec(chart, description, 28 * len(_parties(rows)) + 20)
+    return _spec(chart, description, 28 * _n_parties(rows) + 20)
 
 
 def _few_kinds(amounts: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     """By party and kind; kinds too small to be seen are put together, so that there are colours for all."""
-    total: dict[str, float] = defaultdict(float)
+    total, merged = defaultdict[str, float](float), defaultdict[tuple[str, str], float](float)
     for (_, kind), n in amounts.items():
         total[kind] += n
     largest = sorted(total, key=total.__getitem__, reverse=True)[:MOST_KINDS]
     shown = {kind for kind in largest if total[kind] >= 0.01 * sum(total.values())}
-    merged: dict[tuple[str, str], float] = defaultdict(float)
     for (party, kind), n in amounts.items():
         merged[party, kind if kind in shown else "other kinds"] += n
     return merged
@@ -219,4 +217,4 @@ def timeline(exchanges: Sequence[Exchange], parties: list[str]) -> Spec:
         color=alt.Color("kind:N", sort=None, legend=KINDS),
         tooltip=["party:N", "kind:N", alt.Tooltip("begin:Q", format=".3f"), alt.Tooltip("seconds:Q", format=".4f")],
     )
-    return _spec(chart, "Timeline of questions and answers", 30 * len(_parties(rows)) + 20)
+    return _spec(chart, "Timeline of questions and answers", 30 * _n_parties(rows) + 20)

@@ -44,10 +44,8 @@ class HeldOut:
     def part(self, parties: Sequence[str | None]) -> HeldOut:
         """The rows of these parties alone."""
         rows = np.flatnonzero(np.isin(self.owner, [p for p in parties if p is not None]))
-        if isinstance(self.X, xgb.DMatrix):
-            X = self.X.slice(rows)
-        else:
-            X = self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
+        is_matrix = isinstance(self.X, xgb.DMatrix)
+        X = self.X.slice(rows) if is_matrix else getattr(self.X, "iloc", self.X)[rows]
         return HeldOut(X, self.y[rows], self.owner[rows])
 
     def places(self, model: Model) -> AnyArray:
@@ -68,10 +66,7 @@ def losses(model: Model, prediction: AnyArray, held_out: HeldOut) -> Losses:
         return {"rmse": (prediction.astype(np.float64) - held_out.y.astype(np.float64)) ** 2}
     p, place = _two_columns(prediction), held_out.places(model)
     given = np.where(place >= 0, p[np.arange(len(place)), place], SMALLEST)  # a class that no party has is missed
-    return {
-        "logloss": -np.log(np.clip(given, SMALLEST, 1.0)),
-        "error": (p.argmax(axis=1) != place).astype(np.float64),
-    }
+    return {"logloss": -np.log(np.clip(given, SMALLEST, 1.0)), "error": (p.argmax(axis=1) != place).astype(np.float64)}
 
 
 def _two_columns(prediction: AnyArray) -> Doubles:
@@ -179,14 +174,12 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tupl
 def curves(method: str, party: str | None, model: Model, held_out: HeldOut, rows: list[str | None]) -> list[Curve]:
     """The main metric against the number of trees, on the held-out rows of each of these parties (None: all)."""
     metric = main_metric(model)
-    if None not in rows:
-        held_out = held_out.part(rows)
+    held_out = held_out if None in rows else held_out.part(rows)
     matrix = model.matrix(held_out.X)
     steps = np.unique(np.linspace(1, model.n_trees, min(CURVE_POINTS, model.n_trees)).round().astype(int)).tolist()
     values: dict[str | None, list[float]] = {whose: [] for whose in rows}
     for step in steps:
-        prediction = model.booster.predict(matrix, iteration_range=(0, step))
-        each = losses(model, prediction, held_out)[metric]
+        each = losses(model, model.booster.predict(matrix, iteration_range=(0, step)), held_out)[metric]
         for whose in rows:
             values[whose].append(float(finish(metric, each[held_out.of(whose)].mean())))
     return [

@@ -6,6 +6,7 @@ read aloud. Their JavaScript comes with vl-convert. Under every chart stand its 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Sequence
@@ -74,11 +75,9 @@ def _library() -> str:
         return kept.read_text(encoding="utf-8")
     except OSError:
         bundle: str = vl_convert.javascript_bundle().replace("</script", "<\\/script")  # type: ignore[call-arg]
-    try:
+    with contextlib.suppress(OSError):  # a home that cannot be written to only costs time
         cache.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, bundle.encode())
-    except OSError:
-        pass  # a home that cannot be written to only costs time
     return bundle
 
 
@@ -89,38 +88,31 @@ def headline(record: RunRecord) -> list[str]:
     """What the run has shown, in a few sentences."""
     if record.status == "running":
         return [f"The training is running: {len(record.history)} of {record.n_trees} rounds are done."]
-    where = (
-        "On held-out rows of all parties",
-        "On a party's own held-out rows, with the model adjusted to it,",
-    )
+    where = ("On held-out rows of all parties", "On a party's own held-out rows, with the model adjusted to it,")
     said = [f"{words} {_who_gains(gains)}" for words, gains in zip(where, main_gains(record), strict=True) if gains]
     return said or record.notes[:1] or ["No party's gain was measured in this run."]
 
 
 def _who_gains(gains: Sequence[Gain]) -> str:
-    sure = [g for g in gains if g.low > 0]
-    lost = [g for g in gains if g.high < 0]
+    sure, lost = sum(g.low > 0 for g in gains), sum(g.high < 0 for g in gains)
     metric = METRICS[gains[0].metric]
-    if len(sure) == len(gains) == 1 and gains[0].alone:
-        (one,) = gains
-        return f"{one.party} predicts better than alone: its {metric} falls by {100 * one.gain / one.alone:.0f} %."
-    if len(sure) == len(gains):
-        cut = sorted(100 * g.gain / g.alone for g in gains if g.alone)
-        return f"every party predicts better than alone: its {metric} falls by {cut[0]:.0f} to {cut[-1]:.0f} %."
-    others = len(gains) - len(sure) - len(lost)
-    parts = [f"{len(sure)} of {len(gains)} parties predict better than alone ({metric}, the interval is above zero)"]
-    parts += [f"for {others} the held-out rows are too few to tell"] * bool(others)
-    parts += [f"{len(lost)} predict worse"] * bool(lost)
+    if sure == len(gains):
+        cut = sorted(100 * g.gain / g.alone for g in gains)  # a sure gain is above zero, so the loss alone is too
+        who, falls = (gains[0].party, "") if len(gains) == 1 else ("every party", f"{cut[0]:.0f} to ")
+        return f"{who} predicts better than alone: its {metric} falls by {falls}{cut[-1]:.0f} %."
+    unclear = len(gains) - sure - lost
+    parts = [f"{sure} of {len(gains)} parties predict better than alone ({metric}, the interval is above zero)"]
+    parts += [f"for {unclear} the held-out rows are too few to tell"] * bool(unclear)
+    parts += [f"{lost} predict worse"] * bool(lost)
     return "; ".join(parts) + "."
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     sent = sum(n for party in record.traffic.values() for n in party.get("sent", {}).values())
-    held = sum(p.n_held_out for p in record.parties)
     facts = [
         ("parties", str(len(record.parties))),
         ("rows to train on", f"{sum(p.n_rows for p in record.parties):,}"),
-        ("held-out rows", f"{held:,}"),
+        ("held-out rows", f"{sum(p.n_held_out for p in record.parties):,}"),
         ("boosting rounds", str(record.n_trees)),
         ("left the parties", amount(sent)),
         ("seconds", f"{record.seconds:.1f}"),

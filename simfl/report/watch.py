@@ -31,7 +31,6 @@ class _Pages(http.server.BaseHTTPRequestHandler):
     file: Path
 
     def do_GET(self) -> None:
-        """Answer a browser."""
         host = self.headers.get("Host", "").rsplit(":", 1)[0]
         if host not in HOSTS:  # another site's name that was made to point here
             self._send(403, "text/plain", b"Ask for localhost.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from simfl.party import Party
 from simfl.report import evaluation
 from simfl.report.assemble import FinishedTraining
 from simfl.report.evaluation import HeldOut
-from simfl.report.record import Curve, PartyFacts, RunRecord, Score
+from simfl.report.record import Curve, PartyFacts, RunRecord, Score, time_of
 from simfl.simulate.comparison import Comparison, Result
 
 TEST_SHARE = 0.25
@@ -53,7 +52,7 @@ class Simulation:
         return replace(
             known,
             command=command,
-            started=datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+            started=time_of(began),
             seconds=time.time() - began,
             parties=self.party_facts(),
             gains=evaluation.gains(alone, model, self.held_out, self.own_rows),
