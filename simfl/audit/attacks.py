@@ -49,7 +49,10 @@ def rows_from_codes(view: CodesView, prior: Prior) -> Doubles:
     own = np.atleast_2d(np.cov(spread.T, bias=True)) + RIDGE * A @ A.T
     variance = np.maximum(np.diag(own), 1e-12)
     low = view.values * hashing.width - hashing.offsets
-    at, noise = _measurements(low, low + hashing.width, variance)
+    mean, left = truncated_moments(low, low + hashing.width, np.sqrt(variance))
+    left = np.minimum(left, variance * (1 - 1e-9))
+    noise = 1 / (1 / left - 1 / variance)  # of a measurement that would turn the belief N(0, variance) into this
+    at = mean / left * noise
     out = np.empty((len(at), Z.shape[1]))
     for start in range(0, len(at), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
@@ -106,14 +109,6 @@ def rows_like(own: Ints, codes: Ints, seed: int = 0, n_jobs: int | None = None) 
     """The attacker's own rows with the most equal hash values (or leaves)."""
     near, _ = most_similar(codes, own, k=min(CLOSEST, len(own)), seed=seed, n_jobs=n_jobs)
     return near.astype(np.int64)
-
-
-def _measurements(low: Doubles, high: Doubles, variance: Doubles) -> tuple[Doubles, Doubles]:
-    """What a bucket adds to the prior N(0, variance) of a projection: a value and the variance of its error."""
-    mean, left = truncated_moments(low, high, np.sqrt(variance))
-    left = np.minimum(left, variance * (1 - 1e-9))
-    noise = 1 / (1 / left - 1 / variance)
-    return mean / left * noise, noise
 
 
 def truncated_moments(low: Doubles, high: Doubles, deviation: Doubles) -> tuple[Doubles, Doubles]:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import jinja2
 import msgspec
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from simfl.arrays import Doubles
@@ -117,11 +118,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         """The findings, for the terminal. Yellow: surely above guessing. Red: above its limit."""
         s = self.setting
         title = f"{self.name}: {s.matching} matching, {s.n_hashes} hashes, buckets of {s.bucket_width:.3g}"
-        shown = RichTable(title=title, title_justify="left", title_style="bold")
-        shown.add_column("attack")
-        shown.add_column("by")
-        for head in ("success", "guessing", "excess (95 %)"):
-            shown.add_column(head, justify="right")
+        numbers = [Column(head, justify="right") for head in ("success", "guessing", "excess (95 %)")]
+        shown = RichTable("attack", "by", *numbers, title=title, title_justify="left", title_style="bold")
         for f in self.findings:
             cells = f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", f"{points(f.excess)} {f.span}"
             shown.add_row(*cells, style=STYLES[self.mark(f)])

@@ -7,6 +7,7 @@ A trial takes the scenario and the setting and returns findings. What it counts 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -50,9 +51,6 @@ def _counted(scenario: Scenario, estimate: Doubles, rows: Longs) -> Counted:
     return Counted(success, guess, {"r2": explained(estimate, truth, scenario.prior.varies)})
 
 
-# --- hash values -----------------------------------------------------------------------------------------------------
-
-
 def rows_from_codes(scenario: Scenario, setting: Setting) -> list[Finding]:
     """Invert the hashing: everybody who sees the tables can."""
     counted = invert(scenario, scenario.hashed, scenario.sample)
@@ -80,7 +78,7 @@ def _inverted(scenario: Scenario, hashed: HashedRows, known: Longs, kind: str, c
 
     By conditioning, by the known rows that are most similar, or by searching on from both.
     """
-    view, prior = CodesView(codes, hashed.hashing), scenario.prior.part(known)
+    view, prior = CodesView(codes, hashed.hashing), replace(scenario.prior, rows=scenario.prior.rows[known])
     if kind == "gaussian":
         return attacks.rows_from_codes(view, prior)
     near = attacks.rows_like(hashed.attacker[known], codes, scenario.seed, scenario.stage_1.n_jobs)
@@ -165,15 +163,12 @@ def rows_from_leaves(scenario: Scenario, setting: Setting) -> list[Finding]:
     return [finding("rows_from_leaves", HUB_AND_PARTIES, _counted(scenario, estimate, scenario.sample), sentence)]
 
 
-# --- blind matching: tokens and pointers -----------------------------------------------------------------------------
-
-
 def rows_from_tokens(scenario: Scenario, setting: Setting) -> list[Finding]:
     """The hub of blind matching: once knowing means and deviations only, once with a sample of the population."""
     prior = scenario.prior
     noise = np.random.default_rng([scenario.seed, 24]).standard_normal(prior.rows.shape) * prior.varies
     hubs: list[tuple[Role, Prior, str]] = [
-        ("hub", Prior(prior.mean, prior.deviation, noise), "knows the features' means and deviations"),
+        ("hub", replace(prior, rows=noise), "knows the features' means and deviations"),
         ("hub with a sample", prior, "has a sample of the same population"),
     ]
     found = []
@@ -232,9 +227,6 @@ def _pointers(scenario: Scenario, own: Ints, foreign: Ints, ids: Ids) -> tuple[P
     return PointersView.of(own, foreign, k, fresh_trees=fresh_trees, seed=scenario.seed, n_jobs=scenario.stage_1.n_jobs)
 
 
-# --- sums ------------------------------------------------------------------------------------------------------------
-
-
 def labels_from_sums(scenario: Scenario, setting: Setting) -> list[Finding]:
     """Whoever knows which rows are in a sum reads their labels off it.
 
@@ -280,9 +272,6 @@ def labels_of_known_people(scenario: Scenario, setting: Setting) -> list[Finding
     )
     counted = Counted(success, scenario.labels_right(belief), {})
     return [finding("labels_of_known_people", ["builder"], counted, sentence, LABELS_RIGHT)]
-
-
-# --- trees -----------------------------------------------------------------------------------------------------------
 
 
 def rows_from_trees(scenario: Scenario, setting: Setting) -> list[Finding]:

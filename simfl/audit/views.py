@@ -44,10 +44,6 @@ class Prior:
         """The columns in which there is something to guess."""
         return self.deviation > 0
 
-    def part(self, rows: Longs) -> Prior:
-        """The same scale, and only these rows."""
-        return Prior(self.mean, self.deviation, self.rows[rows])
-
     def standard(self, X: Doubles) -> Doubles:
         """Rows on this scale; missing values become 0, the mean."""
         return np.nan_to_num((X - self.mean) / np.where(self.deviation > 0, self.deviation, np.inf))
@@ -158,8 +154,7 @@ class RowSumsView:
         loss = LOSSES[self.objective]
         margin = loss.margin(self.base_score).astype(np.float32)[None]
         _, h = loss.gradients(margin, np.zeros(1, dtype=np.float32), None)
-        counts: Longs = np.rint(from_ints(self.hessians, self.exponents[1])[:, 0] / h[0, 0]).astype(np.int64)
-        return counts
+        return np.asarray(np.rint(from_ints(self.hessians, self.exponents[1])[:, 0] / h[0, 0]), dtype=np.int64)
 
     def label_totals(self) -> Doubles:
         """Per sum: the members of each class, or (for numbers) the total of their labels."""
@@ -171,8 +166,7 @@ class RowSumsView:
             ones = n / (1 + np.exp(-margin)) - G
             return np.hstack([n - ones, ones])
         p = np.exp(margin - margin.max())
-        totals: Doubles = n * p / p.sum() - G
-        return totals
+        return np.asarray(n * p / p.sum() - G)
 
     def is_pure(self) -> Mask:
         """Per sum: whether it reveals the label of each member (one member, or one class)."""

@@ -13,11 +13,7 @@ from simfl.cli import audit, deploy, models, simulate
 from simfl.cli.options import console, stderr
 from simfl.errors import SimFLError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _show_version(wanted: bool) -> None:

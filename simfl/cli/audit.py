@@ -68,7 +68,7 @@ def audit(
     Examples: simfl audit study.toml --out audit.html
     simfl audit patients.csv --label outcome --matching shared
     """
-    from simfl.audit.audit import Options
+    from simfl.audit.audit import Options, run
 
     check_writable(json, out)
     if file.suffix == ".toml":
@@ -78,7 +78,10 @@ def audit(
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
         X, y, options = _read_table(file, label, replace(options, params=params))
     limit = options.max_excess if max_excess is None else max_excess
-    _show(_run(X, y, replace(options, advise=advice, random_state=seed, max_excess=limit)), json, out)
+    with console.status("attacking") as status:
+        options = replace(options, advise=advice, random_state=seed, max_excess=limit)
+        found = run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
+    _show(found, json, out)
 
 
 def _refuse_beside_study(context: typer.Context) -> None:
@@ -120,15 +123,7 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         max_excess=study.audit.max_excess,
         params=params | {"original_features": party.rows.X.shape[1]},
     )
-    rows = Split.of(party, 0.0, 0).expansion.expand(party.rows.X)
-    return rows, party.rows.y, options
-
-
-def _run(X: Any, y: Any, options: Options) -> Audit:
-    from simfl.audit.audit import run
-
-    with console.status("attacking") as status:
-        return run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
+    return Split.of(party, 0.0, 0).expansion.expand(party.rows.X), party.rows.y, options
 
 
 def _show(found: Audit, json: Path | None, out: Path | None) -> None:

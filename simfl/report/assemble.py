@@ -96,9 +96,6 @@ def _timeline(hops: Sequence[Hop]) -> list[Exchange]:
     ]
 
 
-# --- between machines ------------------------------------------------------------------------------------------------
-
-
 def at_hub(
     training: FinishedTraining,
     missed: Mapping[str, Sequence[int]],

@@ -49,9 +49,6 @@ def _n_parties(rows: Rows) -> int:
     return len({row["party"] for row in rows})
 
 
-# --- quality ---------------------------------------------------------------------------------------------------------
-
-
 def gains(found: Sequence[Gain]) -> Spec:
     """Every party's gain as a dot, with its interval; the dashed line is no gain."""
     metric, names = METRICS[found[0].metric], ("alone", "together", "gain", "low", "high")
@@ -126,9 +123,6 @@ def importance(found: Sequence[Importance], name: str, title: str) -> Spec:
     return _spec(chart, f"Columns by {title}", 19 * len(rows) + 20)
 
 
-# --- similar rows ----------------------------------------------------------------------------------------------------
-
-
 def likeness(found: Similarity) -> Spec:
     """The share of equal hash values, party against party."""
     rows: Rows = [
@@ -163,9 +157,6 @@ def uses(found: Similarity, bins: list[str], parties: list[str], description: st
         tooltip=["party:N", "times:O", alt.Tooltip("rows:Q", format=".1%")],
     )
     return _spec(chart, description, 220)
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
 
 
 def traffic(amounts: Mapping[tuple[str, str], float]) -> Spec:

@@ -57,9 +57,6 @@ class HeldOut:
         return self._places[classes]
 
 
-# --- losses and scores -----------------------------------------------------------------------------------------------
-
-
 def losses(model: Model, prediction: AnyArray, held_out: HeldOut) -> Losses:
     """Per row: log loss and error of a classifier, or the squared error of a regressor."""
     if model.classes is None:
@@ -101,9 +98,6 @@ def _auc(place: AnyArray, p: Doubles) -> float | None:
     if p.shape[1] == 2:
         return float(roc_auc_score(place, p[:, 1]))
     return float(roc_auc_score(place, p / p.sum(axis=1, keepdims=True), multi_class="ovr"))
-
-
-# --- gains -----------------------------------------------------------------------------------------------------------
 
 
 def gains(
@@ -166,9 +160,6 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tupl
     means = resampled_means(np.hstack([alone, together]), np.random.default_rng(0))
     values = np.where(np.array([*metrics, *metrics]) == "rmse", np.sqrt(means), means)
     return middle(values[:, : len(metrics)] - values[:, len(metrics) :])
-
-
-# --- curves ----------------------------------------------------------------------------------------------------------
 
 
 def curves(method: str, party: str | None, model: Model, held_out: HeldOut, rows: list[str | None]) -> list[Curve]:
@@ -250,8 +241,7 @@ def _shap(model: Model, X: Any) -> list[float]:
 
 
 def _predict(model: Model, X: Any) -> AnyArray:
-    prediction: AnyArray = model.booster.predict(model.matrix(X))
-    return prediction
+    return np.asarray(model.booster.predict(model.matrix(X)))
 
 
 def _short(values: Sequence[float] | AnyArray) -> list[float]:

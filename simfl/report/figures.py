@@ -39,9 +39,6 @@ def figures(record: RunRecord) -> list[Figure]:
     return [figure for figure in made if figure is not None]
 
 
-# --- quality ---------------------------------------------------------------------------------------------------------
-
-
 def main_gains(record: RunRecord) -> tuple[list[Gain], list[Gain]]:
     """The gains in the main metric: on held-out rows of all parties, and on a party's own with the adjusted model."""
     found = [g for g in record.gains if g.metric == record.metric]
@@ -185,9 +182,6 @@ def _cell(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-# --- similar rows ----------------------------------------------------------------------------------------------------
-
-
 def _likeness(record: RunRecord) -> Figure | None:
     found = record.similarity
     if found is None:
@@ -230,9 +224,6 @@ def _bin(place: int) -> str:
     ['0', '1', '2-3', '4-7']
     """
     return str(place) if place < 2 else f"{2 ** (place - 1)}-{2**place - 1}"
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
 
 
 def _traffic(record: RunRecord) -> Figure | None:

@@ -40,9 +40,11 @@ def write(folder: str | os.PathLike[str]) -> Path:
 
 def render(record: RunRecord, *, version: str | None = None) -> str:
     """The page. With a `version` it asks its server for a newer one, for `simfl watch`."""
+    loader = jinja2.PackageLoader("simfl.report")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     sections = figures(record)
     specs = {f"{s.name}-{i}": spec for s in sections for i, (_, spec) in enumerate(s.charts)}
-    return _template().render(
+    return environment.get_template("report.html.jinja").render(
         run=record,
         headline=headline(record),
         facts=_facts(record),
@@ -52,12 +54,6 @@ def render(record: RunRecord, *, version: str | None = None) -> str:
         library=Markup(_library()),  # noqa: S704
         version=version,
     )
-
-
-def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("simfl.report")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.get_template("report.html.jinja")
 
 
 def _json(value: Any) -> Markup:
@@ -79,9 +75,6 @@ def _library() -> str:
         cache.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, bundle.encode())
     return bundle
-
-
-# --- words -----------------------------------------------------------------------------------------------------------
 
 
 def headline(record: RunRecord) -> list[str]:

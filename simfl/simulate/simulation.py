@@ -98,11 +98,10 @@ def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tupl
 
 
 def _scores(result: Result) -> list[Score]:
-    values = {metric: getattr(result, metric) for metric in ("logloss", "error", "auc", "rmse")}
     return [
         Score(method=result.method, party=result.party, rows=None, metric=metric, value=value)
-        for metric, value in values.items()
-        if value is not None
+        for metric in ("logloss", "error", "auc", "rmse")
+        if (value := getattr(result, metric)) is not None
     ]
 
 
@@ -111,5 +110,5 @@ def _uses(ready: Preparation) -> dict[str, list[int]]:
     counts: dict[str, AnyArray] = {}
     for session in ready.sessions:
         for other, found in session.similar.uses().items():
-            counts[other] = counts[other] + found if other in counts else found
+            counts[other] = counts.get(other, 0) + found
     return {party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()}
