@@ -1,7 +1,5 @@
 """Advice: which n_hashes or bucket_width would keep an attack on the hashing close to guessing."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -5,8 +5,6 @@ what it sees learns the weight in a rehearsal on the attacker's own rows, as a r
 it guesses; only the trials (`trials.py`) compare the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -170,10 +168,7 @@ def number_from_codes(view: CodesView, prior: Prior, rows: Doubles, column: int,
 def category_from_codes(
     view: CodesView, prior: Prior, rows: Doubles, columns: Longs, categories: Doubles, known: Doubles
 ) -> tuple[Longs, Longs]:
-    """One unknown category, all else known: the likeliest of those whose code fits.
-
-    Returns the number of the category chosen with the codes, and of the one chosen without.
-    """
+    """One unknown category, all else known: the number of the likeliest whose code fits, and of the likeliest."""
     hashing = view.hashing.on(prior)
     likely = _log_odds(rows, columns, categories, known)
     A = hashing.directions[:, columns]

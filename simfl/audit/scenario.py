@@ -4,8 +4,6 @@ Stage 1 and a training really run on the split, so that an audit attacks what th
 refuses what SimFL refuses.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -114,8 +112,8 @@ class Scenario:
     def trees(self, builder: int | None = None) -> list[Tree]:
         """All trees of the training, or those of one builder."""
         per_round = int(self.y.max()) + 1 if self.objective == "multi:softprob" else 1
-        wanted = None if builder is None else f"party {builder}"
-        rounds = [r for r, record in enumerate(self.model.history) if wanted in (None, record.builder)]
+        built_by = enumerate(record.builder for record in self.model.history)
+        rounds = [r for r, name in built_by if builder is None or name == f"party {builder}"]
         return [from_booster(self.model.booster[r : r + 1], i) for r in rounds for i in range(per_round)]
 
     @cached_property

@@ -4,8 +4,6 @@ A trial takes the scenario and the setting and returns findings. What it counts 
 `map_tokens`, ...) where the search for advice counts the same with other hash functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,7 +24,7 @@ REHEARSED = 300  # rows of the attacker on which an attack is rehearsed
 MOST_ASKED = 500  # rows of which each attribute in turn is the unknown one
 MOST_COLUMNS = 1500  # beyond, nothing is searched attribute by attribute: it would take hours
 FRESH_TREES = 50  # over which fresh ids may be linked again
-ATTRIBUTES = "attributes of a row right (numbers: within half a standard deviation)"
+ATTRIBUTES = "{success} of the attributes of a row right (numbers: within half a standard deviation)"
 LABELS_RIGHT = "labels right"
 HUB_AND_PARTIES: list[Role] = ["hub", "builder", "other party"]
 EVERYBODY: list[Role] = [*HUB_AND_PARTIES, "outsider"]
@@ -54,7 +52,7 @@ def _counted(scenario: Scenario, estimate: Doubles, rows: Longs) -> Counted:
 def rows_from_codes(scenario: Scenario, setting: Setting) -> list[Finding]:
     """Invert the hashing: everybody who sees the tables can."""
     counted = invert(scenario, scenario.hashed, scenario.sample)
-    sentence = f"Whoever sees the hash values gets {{success}} of the {ATTRIBUTES}; without them, {{guess}}."
+    sentence = f"Whoever sees the hash values gets {ATTRIBUTES}; without them, {{guess}}."
     return [finding("rows_from_codes", HUB_AND_PARTIES, counted, sentence)]
 
 
@@ -74,10 +72,7 @@ def invert(scenario: Scenario, hashed: HashedRows, rows: Longs, n_rehearsed: int
 
 
 def _inverted(scenario: Scenario, hashed: HashedRows, known: Longs, kind: str, codes: Ints) -> Doubles:
-    """The rows behind codes, for an attacker that knows some of its rows.
-
-    By conditioning, by the known rows that are most similar, or by searching on from both.
-    """
+    """The rows behind codes: by conditioning, by the most similar of the known rows, or by searching on from both."""
     view, prior = CodesView(codes, hashed.hashing), replace(scenario.prior, rows=scenario.prior.rows[known])
     if kind == "gaussian":
         return attacks.rows_from_codes(view, prior)
@@ -156,10 +151,7 @@ def rows_from_leaves(scenario: Scenario, setting: Setting) -> list[Finding]:
         for rows in (scenario.attacker, scenario.victim[scenario.sample])
     )
     estimate = attacks.rows_from_leaves(own, victim, scenario.prior, scenario.seed, scenario.stage_1.n_jobs)
-    sentence = (
-        "The leaves that are sent to find similar rows again give {success} of the "
-        f"{ATTRIBUTES}; guessing, {{guess}}."
-    )
+    sentence = f"The leaves that are sent to find similar rows again give {ATTRIBUTES}; guessing, {{guess}}."
     return [finding("rows_from_leaves", HUB_AND_PARTIES, _counted(scenario, estimate, scenario.sample), sentence)]
 
 
@@ -174,10 +166,7 @@ def rows_from_tokens(scenario: Scenario, setting: Setting) -> list[Finding]:
     found = []
     for role, known, knows in hubs:
         counted = map_tokens(scenario, scenario.hashed, scenario.sample[:MOST_MAPPED], known)
-        sentence = (
-            f"A hub that {knows} gets, from equal tokens alone, {{success}} of the {ATTRIBUTES}; without them, "
-            "{guess}."
-        )
+        sentence = f"A hub that {knows} gets, from equal tokens alone, {ATTRIBUTES}; without them, {{guess}}."
         found.append(finding("rows_from_tokens", [role], counted, sentence))
     return found
 
@@ -196,8 +185,8 @@ def rows_from_pointers(scenario: Scenario, setting: Setting) -> list[Finding]:
     counted = follow_pointers(scenario, scenario.hashed, setting.ids)
     ids = "ids that last" if setting.ids == "linked" else "ids that change with every tree"
     sentence = (
-        f"From {ids}, by averaging its own rows that point at a foreign row, a party gets {{success}} of the "
-        f"{ATTRIBUTES}; guessing, {{guess}}."
+        f"From {ids}, by averaging its own rows that point at a foreign row, a party gets {ATTRIBUTES}; guessing, "
+        "{guess}."
     )
     return [finding("rows_from_pointers", ["other party"], counted, sentence)]
 
@@ -286,7 +275,7 @@ def rows_from_trees(scenario: Scenario, setting: Setting) -> list[Finding]:
     details = {"leaves": float(tree.n_leaves), "with_node_statistics": float(known.mean())}
     details |= _counts_read(scenario, tree)
     sentence = (
-        f"Whoever sees the victim's first tree gets {{success}} of the {ATTRIBUTES}; guessing, {{guess}}; with the row "
+        f"Whoever sees the victim's first tree gets {ATTRIBUTES}; guessing, {{guess}}; with the row "
         f"counts that XGBoost keeps of nodes it would be {details['with_node_statistics']:.1%}."
     )
     if "counts_read" in details:

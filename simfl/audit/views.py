@@ -113,12 +113,9 @@ class PointersView:
     def of(
         cls, own: Ints, foreign: Ints, k: int, *, fresh_trees: int, seed: int, n_jobs: int | None
     ) -> tuple[PointersView, list[Longs]]:
-        """What a party with these codes learns of another's rows; per tree, the foreign row behind every id.
-
-        `fresh_trees`: the number of trees with fresh ids; 0: ids that last.
-        """
+        """What a party with these codes learns of another's rows; per tree, the foreign row behind every id."""
         similar, _ = most_similar(own, foreign, k=k, seed=seed, n_jobs=n_jobs)
-        if not fresh_trees:
+        if not fresh_trees:  # ids that last
             return cls(similar[None], len(foreign)), [np.arange(len(foreign))]
         rng = np.random.default_rng([seed, 7])
         orders = [rng.permutation(len(foreign)) for _ in range(fresh_trees)]

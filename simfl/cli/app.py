@@ -1,7 +1,5 @@
 """The command `simfl`: all subcommands, the common options, and errors as sentences."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from importlib.metadata import version as installed

@@ -151,10 +151,11 @@ def _tell(text: str) -> None:
 
 def _show_tree(n_trees: int, record: TreeRecord, connected: Sequence[str]) -> None:
     """A line per tree: metric, seconds, bytes, builder and who is connected."""
-    name, value = next(iter((record.validation or record.train).items()))
+    metrics = list((record.validation or record.train).items())[:1]  # none with differential privacy
+    scores = "".join(f"{name} {value:.4f}  " for name, value in metrics)
     absent = f"  absent: {', '.join(record.absent)}" if record.absent else ""
     line = (
-        f"tree {record.round + 1:>4} of {n_trees}  {name} {value:.4f}  {record.seconds:6.2f} s  "
+        f"tree {record.round + 1:>4} of {n_trees}  {scores}{record.seconds:6.2f} s  "
         f"{record.bytes / 1000:8.1f} kB  built by {record.builder}  connected: {', '.join(connected)}{absent}"
     )
     console.print(line, highlight=False, soft_wrap=True)

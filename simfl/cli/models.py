@@ -1,7 +1,5 @@
 """For whoever has a model or the folder of a run (predict, export, report, watch)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@ The hub has no rows, so its record has no gains. Each party measures its own gai
 sends it to nobody.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A chart is data that the page draws in the browser. Its colours are names of the
 print.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal

@@ -57,8 +57,10 @@ class HeldOut:
         return self._places[classes]
 
 
-def losses(model: Model, prediction: AnyArray, held_out: HeldOut) -> Losses:
+def losses(model: Model, held_out: HeldOut, prediction: AnyArray | None = None) -> Losses:
     """Per row: log loss and error of a classifier, or the squared error of a regressor."""
+    if prediction is None:
+        prediction = _predict(model, held_out.X)
     if model.classes is None:
         return {"rmse": (prediction.astype(np.float64) - held_out.y.astype(np.float64)) ** 2}
     p, place = _two_columns(prediction), held_out.places(model)
@@ -85,7 +87,7 @@ def scores(model: Model, held_out: HeldOut) -> dict[str, float | None]:
     """Error, log loss and AUC of a classifier, or the root mean square error of a regressor; the others are None."""
     found: dict[str, float | None] = dict.fromkeys(("error", "logloss", "auc", "rmse"))
     prediction = model.predict(held_out.X) if model.classes is None else model.predict_proba(held_out.X)
-    for metric, each in losses(model, prediction, held_out).items():
+    for metric, each in losses(model, held_out, prediction).items():
         found[metric] = float(finish(metric, each.mean()))
     if model.classes is not None:
         found["auc"] = _auc(held_out.places(model), np.clip(prediction.astype(np.float64), SMALLEST, 1.0))
@@ -107,18 +109,14 @@ def gains(
 
     On its own rows the shared model is taken as it is, and adjusted to the rows that the party has trained on.
     """
-    shared = _losses(together, held_out)
-    theirs = {party: _losses(model, held_out) for party, model in alone.items()}
+    shared = losses(together, held_out)
+    theirs = {party: losses(model, held_out) for party, model in alone.items()}
     found = _gains(theirs, shared, held_out, None)
     for party in theirs:
-        own, adjusted = {party: theirs[party]}, _losses(together.adjusted(*own_rows[party]), held_out)
+        own, adjusted = {party: theirs[party]}, losses(together.adjusted(*own_rows[party]), held_out)
         found += _gains(own, shared, held_out, party)
         found += _gains(own, adjusted, held_out, party, adjusted=True)
     return found
-
-
-def _losses(model: Model, held_out: HeldOut) -> Losses:
-    return losses(model, _predict(model, held_out.X), held_out)
 
 
 def _gains(
@@ -170,7 +168,7 @@ def curves(method: str, party: str | None, model: Model, held_out: HeldOut, rows
     steps = np.unique(np.linspace(1, model.n_trees, min(CURVE_POINTS, model.n_trees)).round().astype(int)).tolist()
     values: dict[str | None, list[float]] = {whose: [] for whose in rows}
     for step in steps:
-        each = losses(model, model.booster.predict(matrix, iteration_range=(0, step)), held_out)[metric]
+        each = losses(model, held_out, model.booster.predict(matrix, iteration_range=(0, step)))[metric]
         for whose in rows:
             values[whose].append(float(finish(metric, each[held_out.of(whose)].mean())))
     return [
@@ -216,10 +214,7 @@ def _predicted_and_observed(model: Model, held_out: HeldOut) -> tuple[Doubles, D
 
 
 def importance(model: Model, X: Any) -> list[Importance]:
-    """Every feature's gain, mean absolute SHAP value (from XGBoost's own contributions) and number of splits.
-
-    Without rows (None) there are no SHAP values.
-    """
+    """Every feature's gain, mean absolute SHAP value (XGBoost's own; None without rows) and number of splits."""
     names = model.feature_names or [f"f{i}" for i in range(model.booster.num_features())]
     splits: dict[str, Any] = model.booster.get_score(importance_type="weight")
     gain = model.gain or {}

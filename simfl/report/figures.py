@@ -3,8 +3,6 @@
 A function returns None where the record has no data for its figure.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise

@@ -4,8 +4,6 @@
 read aloud. Their JavaScript comes with vl-convert. Under every chart stand its numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """A small server that shows a run while it is going on: on this machine only, and only the page and the record."""
 
-from __future__ import annotations
-
 import http.server
 from pathlib import Path
 from typing import Final

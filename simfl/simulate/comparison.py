@@ -1,7 +1,5 @@
 """SOLO, TFL, SimFL and ALL-IN on the same parties, scored on the same held-out rows."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every party holds out a quarter of its own rows, so that its gain can be measure
 rows together are what the methods are compared on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
