@@ -48,7 +48,6 @@ class HashedRows:
 
     @property
     def n_hashes(self) -> int:
-        """The number of hash functions."""
         return len(self.hashing.offsets)
 
 
@@ -135,8 +134,7 @@ class Scenario:
         groups = draw_similar(similar, seed_of(self.seed, 5, 0))
         if min_group > 1:
             groups = self._joined(similar, groups, min_group)
-        y = self.y[self.others]
-        return RowSumsView.of(groups, y, len(self.attacker), self.objective, self.start), groups
+        return RowSumsView.of(groups, self.y[self.others], len(self.attacker), self.objective, self.start), groups
 
     def _joined(self, similar: Ints, drawn: Ints, min_group: int) -> Ints:
         """The same after every party has joined its groups that are too small."""

@@ -28,8 +28,7 @@ def report(
     from simfl.report.record import RunRecord
 
     if audit is not None:
-        found = Audit.load(audit).for_report()
-        msgspec.structs.replace(RunRecord.load(run), audit=found).save(run)
+        msgspec.structs.replace(RunRecord.load(run), audit=Audit.load(audit).for_report()).save(run)
     path = page.write(run)
     console.print(f"Report: {path}", soft_wrap=True)
     if show:

@@ -49,7 +49,6 @@ class Comparison:
 
     @property
     def simfl(self) -> Model:
-        """SimFL's model."""
         return self.models["SimFL", None]
 
 
