@@ -1,7 +1,6 @@
 """Advice: which n_hashes or bucket_width would keep an attack on the hashing close to guessing."""
 
-from __future__ import annotations
-
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -75,11 +74,4 @@ def first_within(options: list[Option], holds: Callable[[Option], bool]) -> Opti
     """
     if not holds(options[-1]):
         return None
-    low, high = 0, len(options) - 1  # options[high] holds
-    while low < high:
-        middle = (low + high) // 2
-        if holds(options[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return options[high]
+    return options[bisect_left(options, True, hi=len(options) - 1, key=holds)]

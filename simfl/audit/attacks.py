@@ -5,8 +5,6 @@ what it sees learns the weight in a rehearsal on the attacker's own rows, as a r
 it guesses; only the trials (`trials.py`) compare the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,14 +40,17 @@ def rows_from_codes(view: CodesView, prior: Prior) -> Doubles:
     prior's own belief); all measurements together give the row by Gaussian conditioning. Narrow buckets give the
     projections themselves, wide ones nothing. Needs no d by d matrix.
     """
-    hashing = view.hashing.on(prior)
-    A, Z = hashing.directions, prior.rows
+    hashing, Z = view.hashing.on(prior), prior.rows
+    A = hashing.directions
     spread = Z @ A.T  # the projections of the attacker's own rows
     cross = Z.T @ (spread - spread.mean(axis=0)) / len(Z) + RIDGE * A.T  # covariance of row and projections
     own = np.atleast_2d(np.cov(spread.T, bias=True)) + RIDGE * A @ A.T
     variance = np.maximum(np.diag(own), 1e-12)
     low = view.values * hashing.width - hashing.offsets
-    at, noise = _measurements(low, low + hashing.width, variance)
+    mean, left = truncated_moments(low, low + hashing.width, np.sqrt(variance))
+    left = np.minimum(left, variance * (1 - 1e-9))
+    noise = 1 / (1 / left - 1 / variance)  # of a measurement that would turn the belief N(0, variance) into this
+    at = mean / left * noise
     out = np.empty((len(at), Z.shape[1]))
     for start in range(0, len(at), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
@@ -108,14 +109,6 @@ def rows_like(own: Ints, codes: Ints, seed: int = 0, n_jobs: int | None = None) 
     return near.astype(np.int64)
 
 
-def _measurements(low: Doubles, high: Doubles, variance: Doubles) -> tuple[Doubles, Doubles]:
-    """What a bucket adds to the prior N(0, variance) of a projection: a value and the variance of its error."""
-    mean, left = truncated_moments(low, high, np.sqrt(variance))
-    left = np.minimum(left, variance * (1 - 1e-9))
-    noise = 1 / (1 / left - 1 / variance)
-    return mean / left * noise, noise
-
-
 def truncated_moments(low: Doubles, high: Doubles, deviation: Doubles) -> tuple[Doubles, Doubles]:
     """Mean and variance of N(0, deviation^2) between two bounds, safe far out in the tails.
 
@@ -145,46 +138,21 @@ def members_from_codes(table: Ints, known: Ints) -> Mask:
     return np.isin(number[len(table) :], number[: len(table)])
 
 
-@dataclass(frozen=True)
-class Precision:
+def precision(prior: Prior) -> Doubles:
     """The inverse covariance of the attacker's rows: what all other attributes of a row say about one."""
-
-    matrix: Doubles
-
-    @classmethod
-    def of(cls, prior: Prior) -> Precision:
-        """From the attacker's rows."""
-        d = prior.rows.shape[1]
-        covariance = prior.rows.T @ prior.rows / len(prior.rows) + RIDGE * np.eye(d)
-        return cls(np.asarray(np.linalg.inv(covariance), dtype=np.float64))
-
-    def expect(self, rows: Doubles, column: int) -> tuple[Doubles, float]:
-        """Mean and deviation of one column, given all others."""
-        weights = self.matrix[column].copy()
-        own = weights[column]
-        weights[column] = 0.0
-        return -(rows @ weights) / own, float(own**-0.5)
-
-    def log_odds(self, rows: Doubles, columns: Longs, settings: Doubles) -> Doubles:
-        """Up to a constant per row: the log probability of each setting of some columns, given all others."""
-        others = rows.copy()
-        others[:, columns] = 0.0
-        pull = others @ self.matrix[:, columns]
-        inner = self.matrix[np.ix_(columns, columns)]
-        own = 0.5 * np.einsum("si,ij,sj->s", settings, inner, settings)
-        odds: Doubles = -(pull @ settings.T) - own
-        return odds
+    covariance = prior.rows.T @ prior.rows / len(prior.rows) + RIDGE * np.eye(prior.rows.shape[1])
+    return np.asarray(np.linalg.inv(covariance), dtype=np.float64)
 
 
-def number_from_codes(
-    view: CodesView, prior: Prior, rows: Doubles, column: int, known: Precision
-) -> tuple[Doubles, ...]:
+def number_from_codes(view: CodesView, prior: Prior, rows: Doubles, column: int, known: Doubles) -> tuple[Doubles, ...]:
     """One unknown number, all else known: the interval that all buckets leave, seen through the prior.
 
     The column of `rows` itself is not read. Returns the estimate with the codes and the one without.
     """
     hashing = view.hashing.on(prior)
-    expected, deviation = known.expect(rows, column)
+    weights, own = known[column].copy(), known[column, column]
+    weights[column] = 0.0
+    expected = -(rows @ weights) / own  # given all other columns
     a = hashing.directions[:, column]
     rest = rows @ hashing.directions.T - np.outer(rows[:, column], a)
     low = view.values * hashing.width - hashing.offsets - rest
@@ -193,19 +161,16 @@ def number_from_codes(
     ends = ends[:, :, a != 0]
     lower, upper = ends.min(axis=0).max(axis=1, initial=-np.inf), ends.max(axis=0).min(axis=1, initial=np.inf)
     lower, upper = np.minimum(lower, upper), np.maximum(lower, upper)  # rounding can cross the ends of a point
-    mean, _ = truncated_moments(lower - expected, upper - expected, np.full(len(rows), deviation))
+    mean, _ = truncated_moments(lower - expected, upper - expected, np.full(len(rows), own**-0.5))
     return expected + mean, expected
 
 
 def category_from_codes(
-    view: CodesView, prior: Prior, rows: Doubles, columns: Longs, categories: Doubles, known: Precision
+    view: CodesView, prior: Prior, rows: Doubles, columns: Longs, categories: Doubles, known: Doubles
 ) -> tuple[Longs, Longs]:
-    """One unknown category, all else known: the likeliest of those whose code fits.
-
-    Returns the number of the category chosen with the codes, and of the one chosen without.
-    """
+    """One unknown category, all else known: the number of the likeliest whose code fits, and of the likeliest."""
     hashing = view.hashing.on(prior)
-    likely = known.log_odds(rows, columns, categories)
+    likely = _log_odds(rows, columns, categories, known)
     A = hashing.directions[:, columns]
     rest = rows @ hashing.directions.T - rows[:, columns] @ A.T
     wrong = np.empty(likely.shape)
@@ -214,6 +179,14 @@ def category_from_codes(
         wrong[:, number] = (codes != view.values).sum(axis=1)
     fits = wrong == wrong.min(axis=1, keepdims=True)
     return np.where(fits, likely, -np.inf).argmax(axis=1), likely.argmax(axis=1)
+
+
+def _log_odds(rows: Doubles, columns: Longs, settings: Doubles, known: Doubles) -> Doubles:
+    """Up to a constant per row: the log probability of each setting of some columns, given all others."""
+    others = rows.copy()
+    others[:, columns] = 0.0
+    own = 0.5 * np.einsum("si,ij,sj->s", settings, known[np.ix_(columns, columns)], settings)
+    return np.asarray(-(others @ known[:, columns] @ settings.T) - own)
 
 
 # --- from tokens: the hub of blind matching --------------------------------------------------------------------------
@@ -256,30 +229,24 @@ def rows_from_tokens(view: TokensView, prior: Prior, seed: int = 0) -> Doubles:
     background = prior.rows
     n_axes = min(8, background.shape[1], len(view.values) - 1)
     values, vectors = np.linalg.eigh(background.T @ background / len(background))
-    top = np.argsort(values)[::-1][:n_axes]
-    principal = vectors[:, top]
+    principal = vectors[:, np.argsort(values)[::-1][:n_axes]]
     sought = background @ principal
-    trust = np.zeros(n_axes)
-    rng = np.random.default_rng([seed, 11])
-    n_hashes = view.values.shape[1]
+    trust, rng, n_hashes = np.zeros(n_axes), np.random.default_rng([seed, 11]), view.values.shape[1]
     for _ in range(REHEARSALS):
         some = rng.permutation(len(background))[: len(view.values)]
         directions = rng.standard_normal((n_hashes, background.shape[1])) * np.sqrt(prior.varies)
         hashing = Hashing(directions, view.width * rng.random((n_hashes,)), view.width)
         found = _oriented(token_map(TokensView(hashing.codes(background[some]), view.width), n_axes), sought)
-        truth = sought[some]
-        trust += (found * truth).mean(axis=0) / np.maximum((found**2).mean(axis=0), 1e-12)
+        trust += (found * sought[some]).mean(axis=0) / np.maximum((found**2).mean(axis=0), 1e-12)
     trust = np.clip(trust / REHEARSALS, 0.0, 1.0)
-    estimate: Doubles = (_oriented(token_map(view, n_axes), sought) * trust) @ principal.T
-    return estimate
+    return np.asarray((_oriented(token_map(view, n_axes), sought) * trust) @ principal.T)
 
 
 def _oriented(axes: Doubles, like: Doubles) -> Doubles:
     """The axes with the deviations and the signs of skewness that the others have."""
     scaled = axes / np.maximum(axes.std(axis=0), 1e-12) * like.std(axis=0)
     sign = np.sign((scaled**3).mean(axis=0) * ((like - like.mean(axis=0)) ** 3).mean(axis=0))
-    oriented: Doubles = scaled * np.where(sign == 0, 1.0, sign)
-    return oriented
+    return np.asarray(scaled * np.where(sign == 0, 1.0, sign))
 
 
 # --- from neighbour ids ----------------------------------------------------------------------------------------------
@@ -327,23 +294,15 @@ def _weighted_centres(weights: Any, own: Doubles) -> PointedAt:
     return PointedAt(np.asarray(means), counts)
 
 
-@dataclass(frozen=True)
-class Shrinkage:
-    """How far to trust a mean of n rows: n / (n + `doubt`)."""
+def shrunk(found: PointedAt, doubt: float) -> Doubles:
+    """The means drawn towards the overall mean: one of n rows is trusted as far as n / (n + `doubt`)."""
+    return found.means * (found.counts / np.maximum(found.counts + doubt, 1e-12))[:, None]
 
-    doubt: float
 
-    @classmethod
-    def rehearse(cls, found: PointedAt, truth: Doubles) -> Shrinkage:
-        """The doubt with the least squared error on rows that the attacker knows."""
-        options = np.concatenate([[0.0], np.geomspace(0.05, 100, 40)])
-        losses = [((cls(doubt).apply(found) - truth) ** 2).mean() for doubt in options]
-        return cls(float(options[int(np.argmin(losses))]))
-
-    def apply(self, found: PointedAt) -> Doubles:
-        """The estimates: means drawn towards the overall mean, the more the fewer rows they come from."""
-        trust = found.counts / np.maximum(found.counts + self.doubt, 1e-12)
-        return found.means * trust[:, None]
+def rehearsed_doubt(found: PointedAt, truth: Doubles) -> float:
+    """The doubt with the least squared error on rows that the attacker knows."""
+    options = np.concatenate([[0.0], np.geomspace(0.05, 100, 40)])
+    return float(min(options, key=lambda doubt: ((shrunk(found, doubt) - truth) ** 2).mean()))
 
 
 # --- from the leaves that rows fall into (a rematch) -----------------------------------------------------------------
@@ -356,8 +315,7 @@ def rows_from_leaves(own: Ints, leaves: Ints, prior: Prior, seed: int = 0, n_job
     near = rows_like(own[known], own[rehearsed], seed, n_jobs)
     guess, truth = prior.rows[known][near].mean(axis=1), prior.rows[rehearsed]
     trust = float(np.clip((guess * truth).sum() / max((guess**2).sum(), 1e-12), 0.0, 1.0))
-    estimate: Doubles = trust * prior.rows[rows_like(own, leaves, seed, n_jobs)].mean(axis=1)
-    return estimate
+    return np.asarray(trust * prior.rows[rows_like(own, leaves, seed, n_jobs)].mean(axis=1))
 
 
 # --- from sums -------------------------------------------------------------------------------------------------------
@@ -412,16 +370,14 @@ def rows_from_tree(tree: Tree, X: AnyArray, prior: Prior) -> tuple[Doubles, Doub
     leaf = leaf_numbers(tree, X)
     counts = np.bincount(leaf, minlength=tree.n_leaves)
     means = np.stack([np.bincount(leaf, weights=c, minlength=tree.n_leaves) for c in prior.rows.T], axis=1)
-    boxes = _box_middles(tree, prior)
-    typical = np.where(counts[:, None] > 0, means / np.maximum(counts, 1)[:, None], boxes)
+    typical = np.where(counts[:, None] > 0, means / np.maximum(counts, 1)[:, None], _box_middles(tree, prior))
     return typical, (counts + 0.5) / (counts + 0.5).sum()
 
 
 def _box_middles(tree: Tree, prior: Prior) -> Doubles:
-    bounds = prior.rows.min(axis=0), prior.rows.max(axis=0)
     deviation = np.where(prior.deviation > 0, prior.deviation, np.inf)
-    n, d = len(tree.feature), prior.rows.shape[1]
-    low, high, asked = np.full((n, d), bounds[0]), np.full((n, d), bounds[1]), np.zeros((n, d), dtype=bool)
+    low, high = (np.tile(bound, (len(tree.feature), 1)) for bound in (prior.rows.min(axis=0), prior.rows.max(axis=0)))
+    asked = np.zeros_like(low, dtype=bool)
     for node in np.flatnonzero(tree.feature != LEAF):
         column = tree.feature[node]
         at = (tree.threshold[node] - prior.mean[column]) / deviation[column]
@@ -430,8 +386,7 @@ def _box_middles(tree: Tree, prior: Prior) -> Doubles:
             asked[child, column] = True
         high[tree.left[node], column] = min(high[node, column], at)
         low[tree.left[node] + 1, column] = max(low[node, column], at)
-    middles: Doubles = np.where(asked, (low + high) / 2, 0.0)[tree.leaves]
-    return middles
+    return np.asarray(np.where(asked, (low + high) / 2, 0.0)[tree.leaves])
 
 
 def counts_from_leaf_values(values: Floats, base: float, learning_rate: float, reg_lambda: float, most: int) -> Longs:
@@ -453,11 +408,8 @@ def counts_from_leaf_values(values: Floats, base: float, learning_rate: float, r
 
 
 def revealed_values(trees: Sequence[Tree], X: AnyArray) -> tuple[Longs, Mask]:
-    """Per different split of the trees: how many values of its column in these rows equal its threshold."""
-    splits = {
-        (int(f), float(t)) for tree in trees for f, t in zip(tree.feature, tree.threshold, strict=True) if f != LEAF
-    }
-    ordered = sorted(splits)
-    columns = np.array([f for f, _ in ordered], dtype=np.int64)
-    hits = np.array([int((X[:, f] == np.float32(t)).sum()) for f, t in ordered], dtype=np.int64)
-    return columns, hits > 0
+    """Per different split of the trees: its column, and whether its threshold is a value of these rows."""
+    asked = {split for tree in trees for split in zip(tree.feature.tolist(), tree.threshold.tolist(), strict=True)}
+    splits = sorted((f, t) for f, t in asked if f != LEAF)
+    hit = [bool((X[:, f] == np.float32(t)).any()) for f, t in splits]
+    return np.array([f for f, _ in splits], dtype=np.int64), np.array(hit, dtype=bool)

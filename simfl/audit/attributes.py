@@ -4,8 +4,6 @@ An attribute is a number (one column) or a category (several yes/no columns). Al
 is the mean of its rows, 1 their deviation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ victim (`trials.py`); its success stands beside what the same attacker gets by g
 shows leaks, but cannot prove that there are none: another attack may find what these do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import jinja2
 import msgspec
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from simfl.arrays import Doubles
@@ -17,6 +19,8 @@ from simfl.report.record import AuditResult
 Role = Literal["hub", "hub with a sample", "builder", "other party", "outsider"]
 
 ATTRIBUTES_RIGHT = "attributes right"
+MARKS = {"calm": "no better than guessing", "warn": "better than guessing", "bad": "above the limit"}
+STYLES = {"calm": None, "warn": "yellow", "bad": "bold red"}  # of these, at the terminal
 TITLES: dict[str, str] = {
     "rows_from_codes": "Rows, from hash values",
     "members_from_codes": "Who is in the table, from hash values",
@@ -46,6 +50,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     n: int  # rows (or thresholds) that it was counted on
     sentence: str
     details: dict[str, float] = {}
+
+    @property
+    def span(self) -> str:
+        """The interval of the excess, in words."""
+        low, high = self.excess_interval
+        return f"({points(low)} to {points(high)})"
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +105,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         """The findings whose excess over guessing is above their limit."""
         return [f for f in self.findings if f.attack in self.limits and f.excess > self.limits[f.attack]]
 
+    def mark(self, finding: Finding) -> str:
+        """How bad a finding is, as one of `MARKS`."""
+        return "bad" if finding in self.exceeded else "warn" if finding.excess_interval[0] > 0 else "calm"
+
     def to_json(self) -> str:
         """All of it, for programs."""
         content = msgspec.to_builtins(self) | {"exceeded": [f.attack for f in self.exceeded]}
@@ -104,15 +118,11 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         """The findings, for the terminal. Yellow: surely above guessing. Red: above its limit."""
         s = self.setting
         title = f"{self.name}: {s.matching} matching, {s.n_hashes} hashes, buckets of {s.bucket_width:.3g}"
-        shown = RichTable(title=title, title_justify="left", title_style="bold")
-        shown.add_column("attack")
-        shown.add_column("by")
-        for head in ("success", "guessing", "excess (95 %)"):
-            shown.add_column(head, justify="right")
+        numbers = [Column(head, justify="right") for head in ("success", "guessing", "excess (95 %)")]
+        shown = RichTable("attack", "by", *numbers, title=title, title_justify="left", title_style="bold")
         for f in self.findings:
-            style = "bold red" if f in self.exceeded else "yellow" if f.excess_interval[0] > 0 else None
-            excess = f"{points(f.excess)} ({points(f.excess_interval[0])} to {points(f.excess_interval[1])})"
-            shown.add_row(f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", excess, style=style)
+            cells = f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", f"{points(f.excess)} {f.span}"
+            shown.add_row(*cells, style=STYLES[self.mark(f)])
         return shown
 
     def for_report(self) -> list[AuditResult]:
@@ -120,8 +130,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         return [
             AuditResult(
                 attack=f"{f.title} ({', '.join(f.roles)})",
-                value=f"{f.success:.1%}; guessing {f.guess:.1%}; excess {points(f.excess)} points "
-                f"({points(f.excess_interval[0])} to {points(f.excess_interval[1])})",
+                value=f"{f.success:.1%}; guessing {f.guess:.1%}; excess {points(f.excess)} points {f.span}",
                 meaning=f.sentence,
                 passed=f not in self.exceeded if f.attack in self.limits else None,
             )
@@ -139,10 +148,19 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
             raise FileError(f"{path} is not what `simfl audit --json` writes: {error}.") from None
 
     def html(self) -> str:
-        """A page for people: one file that needs no other."""
-        from simfl.audit.page import page
-
-        return page(self)
+        """A page for people, from `templates/audit.html.jinja`: no script, no other file; light, dark and on paper."""
+        environment = jinja2.Environment(
+            loader=jinja2.PackageLoader("simfl.audit"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            keep_trailing_newline=True,
+        )
+        environment.filters |= {"percent": "{:.1%}".format, "points": points}
+        marked = [(finding, self.mark(finding)) for finding in self.findings]
+        n_above = sum(mark != "calm" for _, mark in marked)
+        template = environment.get_template("audit.html.jinja")
+        return template.render(audit=self, marked=marked, n_above=n_above, words=MARKS)
 
 
 def points(share: float) -> str:

@@ -4,8 +4,6 @@ Stage 1 and a training really run on the split, so that an audit attacks what th
 refuses what SimFL refuses.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +14,7 @@ from scipy import sparse
 
 from simfl import params as parameters
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
-from simfl.audit import attributes
+from simfl.audit.attributes import attributes_of, one_hot_groups
 from simfl.audit.views import Hashing, Prior, RowSumsView, seed_of
 from simfl.data.table import as_labels, as_table, class_numbers, objective_for, plain_classes
 from simfl.errors import DataError, ParameterError
@@ -50,7 +48,6 @@ class HashedRows:
 
     @property
     def n_hashes(self) -> int:
-        """The number of hash functions."""
         return len(self.hashing.offsets)
 
 
@@ -75,8 +72,7 @@ class Scenario:
         self.others = np.concatenate([rows for place, rows in enumerate(self.members) if place != ATTACKER])
         self._prepare(first | {"random_state": seed})
         self.prior = Prior.of(self.dense[self.attacker])
-        groups = attributes.one_hot_groups(self.dense[self.attacker])
-        self.attributes = attributes.attributes_of(self.prior, groups)
+        self.attributes = attributes_of(self.prior, one_hot_groups(self.dense[self.attacker]))
         if not self.attributes:
             raise DataError(f"{TABLE} has no column that varies. There is nothing to guess.")
         self.truth = self.prior.standard(self.dense[self.victim])
@@ -105,8 +101,6 @@ class Scenario:
         codes = hashing.codes(np.where(np.isnan(self.dense), self.scale.mean, self.dense))
         return HashedRows(hashing, codes[self.attacker], codes[self.victim], codes[self.others])
 
-    # --- stage 2 -----------------------------------------------------------------------------------------------------
-
     @cached_property
     def model(self) -> Model:
         """A real training: a few trees per party or, where the leaves of rows are of interest, up to a rematch."""
@@ -117,8 +111,8 @@ class Scenario:
     def trees(self, builder: int | None = None) -> list[Tree]:
         """All trees of the training, or those of one builder."""
         per_round = int(self.y.max()) + 1 if self.objective == "multi:softprob" else 1
-        wanted = None if builder is None else f"party {builder}"
-        rounds = [r for r, record in enumerate(self.model.history) if wanted in (None, record.builder)]
+        built_by = enumerate(record.builder for record in self.model.history)
+        rounds = [r for r, name in built_by if builder is None or name == f"party {builder}"]
         return [from_booster(self.model.booster[r : r + 1], i) for r in rounds for i in range(per_round)]
 
     @cached_property
@@ -140,8 +134,7 @@ class Scenario:
         groups = draw_similar(similar, seed_of(self.seed, 5, 0))
         if min_group > 1:
             groups = self._joined(similar, groups, min_group)
-        y, n = self.y[self.others], len(self.attacker)
-        return RowSumsView.of(groups, y, n, self.objective, self.start), groups
+        return RowSumsView.of(groups, self.y[self.others], len(self.attacker), self.objective, self.start), groups
 
     def _joined(self, similar: Ints, drawn: Ints, min_group: int) -> Ints:
         """The same after every party has joined its groups that are too small."""
@@ -179,24 +172,13 @@ class Scenario:
         shares = np.bincount(own.astype(np.int64), minlength=int(self.y.max()) + 1) / len(own)
         return np.tile(shares, (n, 1))
 
-    # --- how right an attacker is ------------------------------------------------------------------------------------
-
-    def share_right(self, estimate: Doubles, truth: Doubles) -> Doubles:
-        """Per row: the share of attributes that an estimate gets right."""
-        return attributes.share_right(estimate, truth, self.attributes)
-
-    def explained(self, estimate: Doubles, truth: Doubles) -> float:
-        """R2 over all values."""
-        return attributes.explained(estimate, truth, self.prior.varies)
-
     def labels_right(self, belief: Doubles) -> Doubles:
         """Per row of the victim: the chance that the likeliest label is the true one; ties are guessed."""
         y = self.y[self.victim]
         if self.objective == "reg:squarederror":
             return (np.abs(belief[:, 0] - y) <= 0.5 * float(self.y[self.attacker].std())).astype(np.float64)
         top = belief >= belief.max(axis=1, keepdims=True) - 1e-9
-        chance: Doubles = top[np.arange(len(y)), y.astype(np.int64)] / top.sum(axis=1)
-        return chance
+        return np.asarray(top[np.arange(len(y)), y.astype(np.int64)] / top.sum(axis=1))
 
 
 def _check_size(n_rows: int, parties: int) -> None:

@@ -4,15 +4,14 @@ A trial takes the scenario and the setting and returns findings. What it counts 
 `map_tokens`, ...) where the search for advice counts the same with other hash functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from simfl.arrays import AnyArray, Doubles, Ints, Longs
+from simfl.arrays import Doubles, Ints, Longs, Mask
 from simfl.audit import attacks
-from simfl.audit.attributes import Attribute, decide_categories
+from simfl.audit.attributes import Attribute, decide_categories, explained, share_right
 from simfl.audit.findings import Counted, Finding, Role, Setting, finding
 from simfl.audit.scenario import VICTIM, HashedRows, Scenario
 from simfl.audit.views import CodesView, PointersView, Prior, TokensView
@@ -25,7 +24,7 @@ REHEARSED = 300  # rows of the attacker on which an attack is rehearsed
 MOST_ASKED = 500  # rows of which each attribute in turn is the unknown one
 MOST_COLUMNS = 1500  # beyond, nothing is searched attribute by attribute: it would take hours
 FRESH_TREES = 50  # over which fresh ids may be linked again
-ATTRIBUTES = "attributes of a row right (numbers: within half a standard deviation)"
+ATTRIBUTES = "{success} of the attributes of a row right (numbers: within half a standard deviation)"
 LABELS_RIGHT = "labels right"
 HUB_AND_PARTIES: list[Role] = ["hub", "builder", "other party"]
 EVERYBODY: list[Role] = [*HUB_AND_PARTIES, "outsider"]
@@ -35,30 +34,25 @@ Trial = Callable[[Scenario, Setting], list[Finding]]
 
 def trials_of(setting: Setting) -> list[Trial]:
     """What there is to attack in a setting."""
+    always: list[Trial] = [rows_from_trees, values_from_trees]
     if setting.matching == "shared":
-        found: list[Trial] = [rows_from_codes, members_from_codes, attribute_from_codes]
-        found += [rows_from_leaves] if setting.rematch else []
-        found += [labels_from_sums]
-    else:
-        found = [rows_from_tokens, rows_from_pointers, labels_of_known_people]
-        found += [] if setting.masked else [labels_from_sums]
-    return [*found, rows_from_trees, values_from_trees]
+        leaves = [rows_from_leaves] if setting.rematch else []
+        return [rows_from_codes, members_from_codes, attribute_from_codes, *leaves, labels_from_sums, *always]
+    sums = [] if setting.masked else [labels_from_sums]
+    return [rows_from_tokens, rows_from_pointers, labels_of_known_people, *sums, *always]
 
 
 def _counted(scenario: Scenario, estimate: Doubles, rows: Longs) -> Counted:
     """How right an estimate of some of the victim's rows is. Guessing: the mean of the attacker's rows."""
     truth = scenario.truth[rows]
-    guess = scenario.share_right(np.zeros_like(truth), truth)
-    return Counted(scenario.share_right(estimate, truth), guess, {"r2": scenario.explained(estimate, truth)})
-
-
-# --- hash values -----------------------------------------------------------------------------------------------------
+    success, guess = (share_right(found, truth, scenario.attributes) for found in (estimate, np.zeros_like(truth)))
+    return Counted(success, guess, {"r2": explained(estimate, truth, scenario.prior.varies)})
 
 
 def rows_from_codes(scenario: Scenario, setting: Setting) -> list[Finding]:
     """Invert the hashing: everybody who sees the tables can."""
     counted = invert(scenario, scenario.hashed, scenario.sample)
-    sentence = f"Whoever sees the hash values gets {{success}} of the {ATTRIBUTES}; without them, {{guess}}."
+    sentence = f"Whoever sees the hash values gets {ATTRIBUTES}; without them, {{guess}}."
     return [finding("rows_from_codes", HUB_AND_PARTIES, counted, sentence)]
 
 
@@ -71,18 +65,15 @@ def invert(scenario: Scenario, hashed: HashedRows, rows: Longs, n_rehearsed: int
         kinds.remove("refined")  # for numbers alone it is slow and no better
     tried = {kind: _inverted(scenario, hashed, known, kind, hashed.attacker[asked]) for kind in kinds}
     truth = scenario.prior.rows[asked]
-    best = max(kinds, key=lambda kind: float(scenario.share_right(tried[kind], truth).mean()))
+    best = max(kinds, key=lambda kind: float(share_right(tried[kind], truth, scenario.attributes).mean()))
     everything = np.arange(len(hashed.attacker))
     counted = _counted(scenario, _inverted(scenario, hashed, everything, best, hashed.victim[rows]), rows)
     return counted._replace(details=counted.details | {kind: float(kind == best) for kind in kinds})
 
 
 def _inverted(scenario: Scenario, hashed: HashedRows, known: Longs, kind: str, codes: Ints) -> Doubles:
-    """The rows behind codes, for an attacker that knows some of its rows.
-
-    By conditioning, by the known rows that are most similar, or by searching on from both.
-    """
-    view, prior = CodesView(codes, hashed.hashing), scenario.prior.part(known)
+    """The rows behind codes: by conditioning, by the most similar of the known rows, or by searching on from both."""
+    view, prior = CodesView(codes, hashed.hashing), replace(scenario.prior, rows=scenario.prior.rows[known])
     if kind == "gaussian":
         return attacks.rows_from_codes(view, prior)
     near = attacks.rows_like(hashed.attacker[known], codes, scenario.seed, scenario.stage_1.n_jobs)
@@ -134,16 +125,14 @@ def attribute_from_codes(scenario: Scenario, setting: Setting) -> list[Finding]:
 def complete(scenario: Scenario, hashed: HashedRows, rows: Longs) -> Counted:
     """Each attribute of these rows in turn is the unknown one."""
     view, truth = CodesView(hashed.victim[rows], hashed.hashing), scenario.truth[rows]
-    known = attacks.Precision.of(scenario.prior)
+    known = attacks.precision(scenario.prior)
     marks = [_one_attribute(scenario.prior, view, truth, known, attribute) for attribute in scenario.attributes]
     success, guess = (np.mean([pair[i] for pair in marks], axis=0) for i in (0, 1))
     largest = max(float(a.mean() - b.mean()) for a, b in marks)
     return Counted(success, guess, {"attributes": float(len(marks)), "largest_excess_of_one": largest})
 
 
-def _one_attribute(
-    prior: Prior, view: CodesView, truth: Doubles, known: attacks.Precision, attribute: Attribute
-) -> tuple[AnyArray, AnyArray]:
+def _one_attribute(prior: Prior, view: CodesView, truth: Doubles, known: Doubles, attribute: Attribute) -> list[Mask]:
     """Per row: right with the codes, right without."""
     columns, categories = attribute.columns, attribute.categories
     if categories is None:
@@ -151,8 +140,7 @@ def _one_attribute(
         guesses = [estimate[:, None] for estimate in found]
     else:
         guesses = [categories[n] for n in attacks.category_from_codes(view, prior, truth, columns, categories, known)]
-    marks = [attribute.is_right(guess, truth[:, columns]) for guess in guesses]
-    return marks[0], marks[1]
+    return [attribute.is_right(guess, truth[:, columns]) for guess in guesses]
 
 
 def rows_from_leaves(scenario: Scenario, setting: Setting) -> list[Finding]:
@@ -163,14 +151,8 @@ def rows_from_leaves(scenario: Scenario, setting: Setting) -> list[Finding]:
         for rows in (scenario.attacker, scenario.victim[scenario.sample])
     )
     estimate = attacks.rows_from_leaves(own, victim, scenario.prior, scenario.seed, scenario.stage_1.n_jobs)
-    sentence = (
-        "The leaves that are sent to find similar rows again give {success} of the "
-        f"{ATTRIBUTES}; guessing, {{guess}}."
-    )
+    sentence = f"The leaves that are sent to find similar rows again give {ATTRIBUTES}; guessing, {{guess}}."
     return [finding("rows_from_leaves", HUB_AND_PARTIES, _counted(scenario, estimate, scenario.sample), sentence)]
-
-
-# --- blind matching: tokens and pointers -----------------------------------------------------------------------------
 
 
 def rows_from_tokens(scenario: Scenario, setting: Setting) -> list[Finding]:
@@ -178,16 +160,13 @@ def rows_from_tokens(scenario: Scenario, setting: Setting) -> list[Finding]:
     prior = scenario.prior
     noise = np.random.default_rng([scenario.seed, 24]).standard_normal(prior.rows.shape) * prior.varies
     hubs: list[tuple[Role, Prior, str]] = [
-        ("hub", Prior(prior.mean, prior.deviation, noise), "knows the features' means and deviations"),
+        ("hub", replace(prior, rows=noise), "knows the features' means and deviations"),
         ("hub with a sample", prior, "has a sample of the same population"),
     ]
     found = []
     for role, known, knows in hubs:
         counted = map_tokens(scenario, scenario.hashed, scenario.sample[:MOST_MAPPED], known)
-        sentence = (
-            f"A hub that {knows} gets, from equal tokens alone, {{success}} of the {ATTRIBUTES}; without them, "
-            "{guess}."
-        )
+        sentence = f"A hub that {knows} gets, from equal tokens alone, {ATTRIBUTES}; without them, {{guess}}."
         found.append(finding("rows_from_tokens", [role], counted, sentence))
     return found
 
@@ -206,8 +185,8 @@ def rows_from_pointers(scenario: Scenario, setting: Setting) -> list[Finding]:
     counted = follow_pointers(scenario, scenario.hashed, setting.ids)
     ids = "ids that last" if setting.ids == "linked" else "ids that change with every tree"
     sentence = (
-        f"From {ids}, by averaging its own rows that point at a foreign row, a party gets {{success}} of the "
-        f"{ATTRIBUTES}; guessing, {{guess}}."
+        f"From {ids}, by averaging its own rows that point at a foreign row, a party gets {ATTRIBUTES}; guessing, "
+        "{guess}."
     )
     return [finding("rows_from_pointers", ["other party"], counted, sentence)]
 
@@ -221,12 +200,12 @@ def follow_pointers(scenario: Scenario, hashed: HashedRows, ids: Ids) -> Counted
     tried = []
     for locate in [attacks.centres, attacks.relinked_centres] if ids == "fresh" else [attacks.centres]:
         found = locate(rehearsal, scenario.prior.rows[first])
-        shrinkage = attacks.Shrinkage.rehearse(found, known)
-        tried.append((scenario.explained(shrinkage.apply(found), known), locate, shrinkage))
-    _, locate, shrinkage = max(tried, key=lambda attempt: attempt[0])
+        doubt = attacks.rehearsed_doubt(found, known)
+        tried.append((explained(attacks.shrunk(found, doubt), known, scenario.prior.varies), locate, doubt))
+    _, locate, doubt = max(tried, key=lambda attempt: attempt[0])
     view, places = _pointers(scenario, hashed.attacker, hashed.victim, ids)
     found = locate(view, scenario.prior.rows)
-    counted = _counted(scenario, shrinkage.apply(found), places[0])
+    counted = _counted(scenario, attacks.shrunk(found, doubt), places[0])
     more = {"pointed_at": float((found.counts > 0).mean()), "linked_again": float(locate is attacks.relinked_centres)}
     return counted._replace(details=counted.details | more)
 
@@ -235,9 +214,6 @@ def _pointers(scenario: Scenario, own: Ints, foreign: Ints, ids: Ids) -> tuple[P
     k = min(scenario.stage_1.n_neighbors or 1, len(foreign))
     fresh_trees = FRESH_TREES if ids == "fresh" else 0
     return PointersView.of(own, foreign, k, fresh_trees=fresh_trees, seed=scenario.seed, n_jobs=scenario.stage_1.n_jobs)
-
-
-# --- sums ------------------------------------------------------------------------------------------------------------
 
 
 def labels_from_sums(scenario: Scenario, setting: Setting) -> list[Finding]:
@@ -287,22 +263,19 @@ def labels_of_known_people(scenario: Scenario, setting: Setting) -> list[Finding
     return [finding("labels_of_known_people", ["builder"], counted, sentence, LABELS_RIGHT)]
 
 
-# --- trees -----------------------------------------------------------------------------------------------------------
-
-
 def rows_from_trees(scenario: Scenario, setting: Setting) -> list[Finding]:
     """The victim's first tree as a list of boxes: how well does that describe its rows?"""
     tree, truth = scenario.trees(VICTIM)[0], scenario.truth
     typical, share = attacks.rows_from_tree(tree, scenario.X[scenario.attacker], scenario.prior)
     leaf = leaf_numbers(tree, scenario.X[scenario.victim])
     counts = np.bincount(leaf, minlength=tree.n_leaves)
-    guess, known = scenario.share_right(np.zeros_like(truth), truth), scenario.share_right(typical[leaf], truth)
+    guess, known = (share_right(e, truth, scenario.attributes) for e in (np.zeros_like(truth), typical[leaf]))
     # Without counts the attacker puts as many rows into a leaf as its own let it expect, and guesses the rest.
     placed = np.minimum(share * len(leaf) / np.maximum(counts, 1), 1.0)[leaf]
     details = {"leaves": float(tree.n_leaves), "with_node_statistics": float(known.mean())}
     details |= _counts_read(scenario, tree)
     sentence = (
-        f"Whoever sees the victim's first tree gets {{success}} of the {ATTRIBUTES}; guessing, {{guess}}; with the row "
+        f"Whoever sees the victim's first tree gets {ATTRIBUTES}; guessing, {{guess}}; with the row "
         f"counts that XGBoost keeps of nodes it would be {details['with_node_statistics']:.1%}."
     )
     if "counts_read" in details:

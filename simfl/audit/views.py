@@ -37,17 +37,12 @@ class Prior:
         mean = np.nan_to_num(np.nanmean(X, axis=0))
         deviation = np.nan_to_num(np.nanstd(X, axis=0))
         deviation[deviation <= TINY * np.maximum(np.abs(mean), 1.0)] = 0.0
-        prior = cls(mean, deviation, np.empty((0, X.shape[1])))
-        return cls(mean, deviation, prior.standard(X))
+        return cls(mean, deviation, cls(mean, deviation, X[:0]).standard(X))
 
     @property
     def varies(self) -> AnyArray:
         """The columns in which there is something to guess."""
         return self.deviation > 0
-
-    def part(self, rows: Longs) -> Prior:
-        """The same scale, and only these rows."""
-        return Prior(self.mean, self.deviation, self.rows[rows])
 
     def standard(self, X: Doubles) -> Doubles:
         """Rows on this scale; missing values become 0, the mean."""
@@ -70,8 +65,7 @@ class Hashing:
 
     def on(self, prior: Prior) -> Hashing:
         """The same functions of rows on the attacker's scale."""
-        shift = self.offsets + self.directions @ prior.mean
-        return Hashing(self.directions * prior.deviation, shift, self.width)
+        return Hashing(self.directions * prior.deviation, self.offsets + self.directions @ prior.mean, self.width)
 
     def codes(self, rows: Doubles) -> Ints:
         """The hash values of rows."""
@@ -119,12 +113,9 @@ class PointersView:
     def of(
         cls, own: Ints, foreign: Ints, k: int, *, fresh_trees: int, seed: int, n_jobs: int | None
     ) -> tuple[PointersView, list[Longs]]:
-        """What a party with these codes learns of another's rows; per tree, the foreign row behind every id.
-
-        `fresh_trees`: the number of trees with fresh ids; 0: ids that last.
-        """
+        """What a party with these codes learns of another's rows; per tree, the foreign row behind every id."""
         similar, _ = most_similar(own, foreign, k=k, seed=seed, n_jobs=n_jobs)
-        if not fresh_trees:
+        if not fresh_trees:  # ids that last
             return cls(similar[None], len(foreign)), [np.arange(len(foreign))]
         rng = np.random.default_rng([seed, 7])
         orders = [rng.permutation(len(foreign)) for _ in range(fresh_trees)]
@@ -150,18 +141,17 @@ class RowSumsView:
         margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
         g, h = loss.gradients(margin, y, None)
         uses = most_uses(similar[:, None], n_rows)
-        exponents = tuple(resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
+        for_G, for_H = (resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
         G, H = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
-        gradients, hessians = (to_row_ints(v, e, ROW_BITS) for v, e in zip((G, H), exponents, strict=True))
-        return cls(gradients, hessians, (exponents[0], exponents[1]), objective, base_score)
+        sums = to_row_ints(G, for_G, ROW_BITS), to_row_ints(H, for_H, ROW_BITS)
+        return cls(*sums, (for_G, for_H), objective, base_score)
 
     def members(self) -> Longs:
         """The number of foreign rows in each sum: the first round's hessian is the same for all of them."""
         loss = LOSSES[self.objective]
-        margin = np.tile(loss.margin(self.base_score).astype(np.float32), (1, 1))
+        margin = loss.margin(self.base_score).astype(np.float32)[None]
         _, h = loss.gradients(margin, np.zeros(1, dtype=np.float32), None)
-        counts: Longs = np.rint(from_ints(self.hessians, self.exponents[1])[:, 0] / h[0, 0]).astype(np.int64)
-        return counts
+        return np.asarray(np.rint(from_ints(self.hessians, self.exponents[1])[:, 0] / h[0, 0]), dtype=np.int64)
 
     def label_totals(self) -> Doubles:
         """Per sum: the members of each class, or (for numbers) the total of their labels."""
@@ -173,15 +163,13 @@ class RowSumsView:
             ones = n / (1 + np.exp(-margin)) - G
             return np.hstack([n - ones, ones])
         p = np.exp(margin - margin.max())
-        totals: Doubles = n * p / p.sum() - G
-        return totals
+        return np.asarray(n * p / p.sum() - G)
 
     def is_pure(self) -> Mask:
         """Per sum: whether it reveals the label of each member (one member, or one class)."""
         if self.objective == "reg:squarederror":
             return np.asarray(self.members() == 1)
-        largest: Doubles = np.rint(self.label_totals()).max(axis=1)
-        return np.asarray(largest == self.members())
+        return np.asarray(np.rint(self.label_totals()).max(axis=1) == self.members())
 
 
 def seed_of(*parts: int) -> int:

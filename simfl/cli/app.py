@@ -1,7 +1,5 @@
 """The command `simfl`: all subcommands, the common options, and errors as sentences."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from importlib.metadata import version as installed
@@ -13,11 +11,7 @@ from simfl.cli import audit, deploy, models, simulate
 from simfl.cli.options import console, stderr
 from simfl.errors import SimFLError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _show_version(wanted: bool) -> None:

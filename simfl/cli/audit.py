@@ -15,7 +15,6 @@ from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
     from simfl.audit.audit import Options
-    from simfl.audit.findings import Audit
 
 _BESIDE_STUDY = ("file", "party", "max_excess", "advice", "seed", "json", "out")  # a study says all the rest
 
@@ -78,7 +77,7 @@ def audit(
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
         X, y, options = _read_table(file, label, replace(options, params=params))
     limit = options.max_excess if max_excess is None else max_excess
-    _show(_run(X, y, replace(options, advise=advice, random_state=seed, max_excess=limit)), json, out)
+    _attack(X, y, replace(options, advise=advice, random_state=seed, max_excess=limit), json, out)
 
 
 def _refuse_beside_study(context: typer.Context) -> None:
@@ -120,19 +119,15 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         max_excess=study.audit.max_excess,
         params=params | {"original_features": party.rows.X.shape[1]},
     )
-    rows = Split.of(party, 0.0, 0).expansion.expand(party.rows.X)
-    return rows, party.rows.y, options
+    return Split.of(party, 0.0, 0).expansion.expand(party.rows.X), party.rows.y, options
 
 
-def _run(X: Any, y: Any, options: Options) -> Audit:
+def _attack(X: Any, y: Any, options: Options, json: Path | None, out: Path | None) -> None:
+    """The findings at the terminal and in files; exit status 1 if one is above its limit."""
     from simfl.audit.audit import run
 
     with console.status("attacking") as status:
-        return run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
-
-
-def _show(found: Audit, json: Path | None, out: Path | None) -> None:
-    """The findings at the terminal and in files; exit status 1 if one is above its limit."""
+        found = run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
     console.print(found.table())
     for finding in found.findings:
         console.print(f"- {finding.sentence}", highlight=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -138,31 +138,24 @@ def train(
     from simfl.report import page
 
     logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; hub and parties have their log files
-    lines = _Lines(read_study(study).params()[1].n_trees)
-    listener = Listener(tell=lines.tell, tree=lines.tree)
+    listener = Listener(tell=_tell, tree=partial(_show_tree, read_study(study).params()[1].n_trees))
     folder = run_study(study, kit=kit, out=out, resume=resume, local=local_processes, listener=listener)
     console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
     console.print(f"Report: {page.write(folder)} (open it in a browser)", soft_wrap=True)
     console.print("Every party finds its own gain in its own run folder: simfl report runs/RUN, beside its party.toml")
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """The progress of a training: a line per tree with builder, metric, seconds, bytes and who is connected."""
+def _tell(text: str) -> None:
+    console.print(f"{text[:1].upper()}{text[1:]}.", highlight=False, soft_wrap=True)
 
-    n_trees: int
 
-    def tell(self, text: str) -> None:
-        """Something other than a tree."""
-        console.print(f"{text[:1].upper()}{text[1:]}.", highlight=False, soft_wrap=True)
-
-    def tree(self, record: TreeRecord, connected: Sequence[str]) -> None:
-        """A tree is finished."""
-        name, value = next(iter((record.validation or record.train).items()))
-        absent = f"  absent: {', '.join(record.absent)}" if record.absent else ""
-        console.print(
-            f"tree {record.round + 1:>4} of {self.n_trees}  {name} {value:.4f}  {record.seconds:6.2f} s  "
-            f"{record.bytes / 1000:8.1f} kB  built by {record.builder}  connected: {', '.join(connected)}{absent}",
-            highlight=False,
-            soft_wrap=True,
-        )
+def _show_tree(n_trees: int, record: TreeRecord, connected: Sequence[str]) -> None:
+    """A line per tree: metric, seconds, bytes, builder and who is connected."""
+    metrics = list((record.validation or record.train).items())[:1]  # none with differential privacy
+    scores = "".join(f"{name} {value:.4f}  " for name, value in metrics)
+    absent = f"  absent: {', '.join(record.absent)}" if record.absent else ""
+    line = (
+        f"tree {record.round + 1:>4} of {n_trees}  {scores}{record.seconds:6.2f} s  "
+        f"{record.bytes / 1000:8.1f} kB  built by {record.builder}  connected: {', '.join(connected)}{absent}"
+    )
+    console.print(line, highlight=False, soft_wrap=True)

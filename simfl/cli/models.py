@@ -1,7 +1,5 @@
 """For whoever has a model or the folder of a run (predict, export, report, watch)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +28,7 @@ def report(
     from simfl.report.record import RunRecord
 
     if audit is not None:
-        found = Audit.load(audit).for_report()
-        msgspec.structs.replace(RunRecord.load(run), audit=found).save(run)
+        msgspec.structs.replace(RunRecord.load(run), audit=Audit.load(audit).for_report()).save(run)
     path = page.write(run)
     console.print(f"Report: {path}", soft_wrap=True)
     if show:

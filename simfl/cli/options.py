@@ -1,7 +1,5 @@
 """What several commands share: the terminal, options with the same meaning, a check of the files to write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

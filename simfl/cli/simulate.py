@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from simfl.arrays import AnyArray
     from simfl.data.files import Dataset
     from simfl.model import Model
-    from simfl.party import Party
     from simfl.simulate.comparison import Comparison, Result
     from simfl.simulate.simulation import Simulation
 
@@ -71,14 +70,16 @@ def demo(
     params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "objective": "binary:logistic"}
     began, runs = time.time(), []
     with console.status("training") as status:
-        for number, played in enumerate(_hospitals(seed)):
-            if number == 0:
-                _introduce(played.parties)
-            status.update(f"training: split {number + 1} of {DEMO_SPLITS}")
+        for number, played in enumerate(_hospitals(seed), start=1):
+            if number == 1:
+                console.print("Breast cancer data in four hospitals:")
+                for party in played.parties:
+                    n, malignant = len(party.rows.y), 1 - party.rows.y.mean()
+                    console.print(f"  {party.name:<6} {n:>4} rows, {malignant:.0%} malignant")
+            status.update(f"training: split {number} of {DEMO_SPLITS}")
             runs.append((played, comparison.compare(played.parties, played.held_out, params, callbacks=[])))
     results = comparison.mean([compared.results for _, compared in runs])
-    n_held_out = len(played.held_out.y)
-    title = f"{trees} trees, {recipe} recipe, {n_held_out} held-out rows, mean of {DEMO_SPLITS} splits"
+    title = f"{trees} trees, {recipe} recipe, {len(played.held_out.y)} held-out rows, mean of {DEMO_SPLITS} splits"
     console.print(comparison.table(results, title))
     outputs.write(results, runs[0][1].simfl)
     note = f"This page shows the first of the {DEMO_SPLITS} splits whose means the terminal shows."
@@ -99,12 +100,6 @@ def _hospitals(seed: int) -> Iterator[Simulation]:
     for split in range(seed, seed + DEMO_SPLITS):
         parts = partition.unbalanced(data.y, len(HOSPITALS), theta=0.8, seed=split)
         yield simulation.set_up(data, dict(zip(HOSPITALS, parts, strict=True)), split, stratify=True)
-
-
-def _introduce(parties: list[Party]) -> None:
-    console.print("Breast cancer data in four hospitals:")
-    for party in parties:
-        console.print(f"  {party.name:<6} {len(party.rows.y):>4} rows, {1 - party.rows.y.mean():.0%} malignant")
 
 
 def simulate(
@@ -140,11 +135,8 @@ def simulate(
     for note in data.notes:
         console.print(f"Note: {note}.")
     params: dict[str, Any] = {"n_trees": trees, "max_depth": max_depth, "learning_rate": learning_rate}
-    params |= {
-        "recipe": recipe,
-        "random_state": seed,
-        "objective": objective_for(data.y) if objective == "auto" else objective,
-    }
+    params |= {"recipe": recipe, "random_state": seed}
+    params["objective"] = objective_for(data.y) if objective == "auto" else objective
     _compare(file.name, data, _split(data, parties or 4, theta, seed), params, outputs)
 
 
@@ -177,10 +169,8 @@ def _compare(name: str, data: Dataset, parts: dict[str, AnyArray], params: dict[
     stratify = params["objective"] != "reg:squarederror"
     played = simulation.set_up(data, parts, params["random_state"], stratify=stratify)
     n_rows, n_held_out = sum(len(p.rows.y) for p in played.parties), len(played.held_out.y)
-    title = f"{name} in {len(played.parties)} parties"
-    console.print(
-        f"{name}: {n_rows} rows in {len(played.parties)} parties, {n_held_out} held out, {params['objective']}"
-    )
+    title = f"{name} in {len(parts)} parties"
+    console.print(f"{name}: {n_rows} rows in {len(parts)} parties, {n_held_out} held out, {params['objective']}")
     callbacks = [Recorder(outputs.run, title, played.party_facts(), _command())] if outputs.run else []
     with console.status("starting") as status:
 
@@ -211,7 +201,6 @@ class _Outputs:
         check_writable(self.json, self.save)
 
     def write(self, results: list[Result], model: Model) -> None:
-        """Write the model and the results."""
         if self.save is not None:
             model.save(self.save)
             console.print(f"SimFL's model: {self.save} (opens with xgboost.Booster().load_model, or simfl.load)")
@@ -220,7 +209,6 @@ class _Outputs:
             console.print(f"Results: {self.json}")
 
     def report(self, played: Simulation, compared: Comparison, title: str, began: float, notes: list[str]) -> None:
-        """Write the record of the run and its report."""
         if self.run is None:
             return
         from simfl.report import page
@@ -233,5 +221,4 @@ class _Outputs:
 
 
 def _command() -> str:
-    """What was typed, for the report."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -4,13 +4,10 @@ The hub has no rows, so its record has no gains. Each party measures its own gai
 sends it to nobody.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -24,12 +21,12 @@ from simfl.hub import Prepared
 from simfl.messages import Greeting
 from simfl.model import Model
 from simfl.params import TrainParams, guarded_columns, prepare_params, split
-from simfl.party import Session
+from simfl.party import Rows, Session
 from simfl.party.journal import Answered
 from simfl.privacy.observed import protections
 from simfl.report import evaluation
 from simfl.report.evaluation import HeldOut
-from simfl.report.record import Exchange, PartyFacts, RunRecord, Similarity, versions
+from simfl.report.record import Exchange, PartyFacts, RunRecord, Similarity, time_of, versions
 from simfl.transport.base import Hop, Traffic
 
 MOST_EXCHANGES = 5000  # of a timeline: more could not be seen
@@ -58,7 +55,7 @@ class FinishedTraining:
         return RunRecord(
             title=self.title,
             status="finished",
-            started=datetime.fromtimestamp(time.time() - seconds, UTC).isoformat(timespec="seconds"),
+            started=time_of(time.time() - seconds),
             seconds=seconds,
             objective=self.params.objective,
             n_trees=model.n_trees,
@@ -97,9 +94,6 @@ def _timeline(hops: Sequence[Hop]) -> list[Exchange]:
     ]
 
 
-# --- between machines ------------------------------------------------------------------------------------------------
-
-
 def at_hub(
     training: FinishedTraining,
     missed: Mapping[str, Sequence[int]],
@@ -109,23 +103,17 @@ def at_hub(
 ) -> RunRecord:
     """The record that the hub keeps. `missed`: the trees that a party had no part in."""
     known = training.record()
-    installed = {f"at {party}": _installed(greeting) for party, greeting in greetings.items()}
-    return replace(
-        known,
-        parties=[replace(party, dropped=_missed(missed.get(party.name, []))) for party in known.parties],
-        versions=known.versions | installed,
-        notes=[NO_GAINS, *[RESTARTED] * restarted],
-    )
+    parties = [replace(party, dropped=_missed(missed.get(party.name, []))) for party in known.parties]
+    installed = {
+        f"at {party}": ", ".join(f"{name} {number}" for name, number in greeting.versions.items())
+        for party, greeting in greetings.items()
+    }
+    notes = [NO_GAINS, *[RESTARTED] * restarted]
+    return replace(known, parties=parties, versions=known.versions | installed, notes=notes)
 
 
 def _missed(trees: Sequence[int]) -> str | None:
-    if not trees:
-        return None
-    return f"had no part in {len(trees)} trees, from number {trees[0] + 1} to {trees[-1] + 1}"
-
-
-def _installed(greeting: Greeting) -> str:
-    return ", ".join(f"{name} {number}" for name, number in greeting.versions.items())
+    return f"had no part in {len(trees)} trees, from number {trees[0] + 1} to {trees[-1] + 1}" if trees else None
 
 
 def for_party(known: RunRecord, party: str) -> RunRecord:
@@ -160,39 +148,34 @@ def at_party(
         shown = Counter(fact for entry in answered for fact in entry.shows)
         traffic = {session.name: _traffic(answered)}
         record = replace(record, protections=protections(shown, guarded), traffic=traffic, timeline=[])
-    if session.split.validation is None:
+    aside = session.split.validation
+    if aside is None:
         return replace(record, notes=[NOTHING_ASIDE, *notes])
     classes = None if model.classes is None else model.classes.tolist()
     own = {session.name: session.split}
     alone = baselines.xgboost_model(own, classes, parameters | {"n_jobs": session.n_jobs})
-    return _with_gains(record, session, model, alone)
+    return _with_gains(record, session, aside, {("SimFL", None): model, ("SOLO", session.name): alone})
 
 
 def _traffic(answered: Sequence[Answered]) -> dict[str, dict[str, int]]:
-    received: Counter[str] = Counter()
-    sent: Counter[str] = Counter()
+    received, sent = Counter[str](), Counter[str]()
     for entry in answered:
         received[entry.question] += entry.bytes_in
         sent[entry.answer] += entry.bytes_out
     return {"received": dict(received), "sent": dict(sent)}
 
 
-def _with_gains(record: RunRecord, session: Session, shared: Model, alone: Model) -> RunRecord:
+def _with_gains(record: RunRecord, session: Session, aside: Rows, models: evaluation.Models) -> RunRecord:
     """The party's own model against the shared one, on the rows that the party set aside."""
-    name, trained, aside = session.name, session.split.training, session.split.validation
-    if aside is None:
-        return record
+    name, trained, shared = session.name, session.split.training, models["SimFL", None]
     columns = {"feature_names": shared.feature_names, "nthread": session.n_jobs, **xgboost_types(shared.schema)}
     X, own_X = (xgb.DMatrix(rows.X, **columns) for rows in (aside, trained))
     held_out = HeldOut(X, aside.y, np.full(len(aside.y), name))
-    gains = evaluation.gains({name: alone}, shared, held_out, {name: (own_X, trained.y)})
-    models: evaluation.Models = {("SimFL", None): shared, ("SOLO", name): alone}
+    gains = evaluation.gains({name: models["SOLO", name]}, shared, held_out, {name: (own_X, trained.y)})
     return replace(
         record,
         gains=[gain for gain in gains if gain.rows == name],
-        curves=[
-            curve for (how, whose), m in models.items() for curve in evaluation.curves(how, whose, m, held_out, [name])
-        ],
+        curves=[curve for key, m in models.items() for curve in evaluation.curves(*key, m, held_out, [name])],
         roc=evaluation.roc(models, held_out),
         calibration=evaluation.calibration(models, held_out),
         importance=evaluation.importance(shared, X),

@@ -1,7 +1,5 @@
 """Intervals by resampling (bootstrap): how much a mean depends on which rows it was counted on."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simfl.arrays import Doubles

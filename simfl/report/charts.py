@@ -4,8 +4,6 @@ A chart is data that the page draws in the browser. Its colours are names of the
 print.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -45,17 +43,13 @@ def _by_method(rows: Rows) -> dict[str, Any]:
     }
 
 
-def _parties(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(row["party"] for row in rows))
-
-
-# --- quality ---------------------------------------------------------------------------------------------------------
+def _n_parties(rows: Rows) -> int:
+    return len({row["party"] for row in rows})
 
 
 def gains(found: Sequence[Gain]) -> Spec:
     """Every party's gain as a dot, with its interval; the dashed line is no gain."""
-    metric = METRICS[found[0].metric]
-    names = ("alone", "together", "gain", "low", "high")
+    metric, names = METRICS[found[0].metric], ("alone", "together", "gain", "low", "high")
     rows: Rows = [{"party": g.party, **{name: getattr(g, name) for name in names}} for g in found]
     base = _plot(rows).encode(
         y=alt.Y("party:N", title=None, sort=None),
@@ -127,9 +121,6 @@ def importance(found: Sequence[Importance], name: str, title: str) -> Spec:
     return _spec(chart, f"Columns by {title}", 19 * len(rows) + 20)
 
 
-# --- similar rows ----------------------------------------------------------------------------------------------------
-
-
 def likeness(found: Similarity) -> Spec:
     """The share of equal hash values, party against party."""
     rows: Rows = [
@@ -166,9 +157,6 @@ def uses(found: Similarity, bins: list[str], parties: list[str], description: st
     return _spec(chart, description, 220)
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
 def traffic(amounts: Mapping[tuple[str, str], float]) -> Spec:
     """Bytes by party and kind of message."""
     rows: Rows = [{"party": p, "kind": k, "bytes": n, "amount": amount(n)} for (p, k), n in _few_kinds(amounts).items()]
@@ -178,7 +166,7 @@ def traffic(amounts: Mapping[tuple[str, str], float]) -> Spec:
         color=alt.Color("kind:N", legend=KINDS),
         tooltip=["party:N", "kind:N", "amount:N"],
     )
-    return _spec(chart, "Bytes by party and kind of message", 28 * len(_parties(rows)) + 20)
+    return _spec(chart, "Bytes by party and kind of message", 28 * _n_parties(rows) + 20)
 
 
 def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
@@ -190,17 +178,16 @@ def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
         color=alt.Color("kind:N", sort=None, legend=KINDS),
         tooltip=["party:N", "kind:N", alt.Tooltip("seconds:Q", format=".2f")],
     )
-    return _spec(chart, description, 28 * len(_parties(rows)) + 20)
+    return _spec(chart, description, 28 * _n_parties(rows) + 20)
 
 
 def _few_kinds(amounts: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     """By party and kind; kinds too small to be seen are put together, so that there are colours for all."""
-    total: dict[str, float] = defaultdict(float)
+    total, merged = defaultdict[str, float](float), defaultdict[tuple[str, str], float](float)
     for (_, kind), n in amounts.items():
         total[kind] += n
     largest = sorted(total, key=total.__getitem__, reverse=True)[:MOST_KINDS]
     shown = {kind for kind in largest if total[kind] >= 0.01 * sum(total.values())}
-    merged: dict[tuple[str, str], float] = defaultdict(float)
     for (party, kind), n in amounts.items():
         merged[party, kind if kind in shown else "other kinds"] += n
     return merged
@@ -219,4 +206,4 @@ def timeline(exchanges: Sequence[Exchange], parties: list[str]) -> Spec:
         color=alt.Color("kind:N", sort=None, legend=KINDS),
         tooltip=["party:N", "kind:N", alt.Tooltip("begin:Q", format=".3f"), alt.Tooltip("seconds:Q", format=".4f")],
     )
-    return _spec(chart, "Timeline of questions and answers", 30 * len(_parties(rows)) + 20)
+    return _spec(chart, "Timeline of questions and answers", 30 * _n_parties(rows) + 20)

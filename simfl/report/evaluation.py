@@ -44,10 +44,8 @@ class HeldOut:
     def part(self, parties: Sequence[str | None]) -> HeldOut:
         """The rows of these parties alone."""
         rows = np.flatnonzero(np.isin(self.owner, [p for p in parties if p is not None]))
-        if isinstance(self.X, xgb.DMatrix):
-            X = self.X.slice(rows)
-        else:
-            X = self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
+        is_matrix = isinstance(self.X, xgb.DMatrix)
+        X = self.X.slice(rows) if is_matrix else getattr(self.X, "iloc", self.X)[rows]
         return HeldOut(X, self.y[rows], self.owner[rows])
 
     def places(self, model: Model) -> AnyArray:
@@ -59,19 +57,15 @@ class HeldOut:
         return self._places[classes]
 
 
-# --- losses and scores -----------------------------------------------------------------------------------------------
-
-
-def losses(model: Model, prediction: AnyArray, held_out: HeldOut) -> Losses:
+def losses(model: Model, held_out: HeldOut, prediction: AnyArray | None = None) -> Losses:
     """Per row: log loss and error of a classifier, or the squared error of a regressor."""
+    if prediction is None:
+        prediction = _predict(model, held_out.X)
     if model.classes is None:
         return {"rmse": (prediction.astype(np.float64) - held_out.y.astype(np.float64)) ** 2}
     p, place = _two_columns(prediction), held_out.places(model)
     given = np.where(place >= 0, p[np.arange(len(place)), place], SMALLEST)  # a class that no party has is missed
-    return {
-        "logloss": -np.log(np.clip(given, SMALLEST, 1.0)),
-        "error": (p.argmax(axis=1) != place).astype(np.float64),
-    }
+    return {"logloss": -np.log(np.clip(given, SMALLEST, 1.0)), "error": (p.argmax(axis=1) != place).astype(np.float64)}
 
 
 def _two_columns(prediction: AnyArray) -> Doubles:
@@ -93,7 +87,7 @@ def scores(model: Model, held_out: HeldOut) -> dict[str, float | None]:
     """Error, log loss and AUC of a classifier, or the root mean square error of a regressor; the others are None."""
     found: dict[str, float | None] = dict.fromkeys(("error", "logloss", "auc", "rmse"))
     prediction = model.predict(held_out.X) if model.classes is None else model.predict_proba(held_out.X)
-    for metric, each in losses(model, prediction, held_out).items():
+    for metric, each in losses(model, held_out, prediction).items():
         found[metric] = float(finish(metric, each.mean()))
     if model.classes is not None:
         found["auc"] = _auc(held_out.places(model), np.clip(prediction.astype(np.float64), SMALLEST, 1.0))
@@ -108,9 +102,6 @@ def _auc(place: AnyArray, p: Doubles) -> float | None:
     return float(roc_auc_score(place, p / p.sum(axis=1, keepdims=True), multi_class="ovr"))
 
 
-# --- gains -----------------------------------------------------------------------------------------------------------
-
-
 def gains(
     alone: Mapping[str, Model], together: Model, held_out: HeldOut, own_rows: Mapping[str, tuple[Any, AnyArray]]
 ) -> list[Gain]:
@@ -118,18 +109,14 @@ def gains(
 
     On its own rows the shared model is taken as it is, and adjusted to the rows that the party has trained on.
     """
-    shared = _losses(together, held_out)
-    theirs = {party: _losses(model, held_out) for party, model in alone.items()}
+    shared = losses(together, held_out)
+    theirs = {party: losses(model, held_out) for party, model in alone.items()}
     found = _gains(theirs, shared, held_out, None)
     for party in theirs:
-        own, adjusted = {party: theirs[party]}, _losses(together.adjusted(*own_rows[party]), held_out)
+        own, adjusted = {party: theirs[party]}, losses(together.adjusted(*own_rows[party]), held_out)
         found += _gains(own, shared, held_out, party)
         found += _gains(own, adjusted, held_out, party, adjusted=True)
     return found
-
-
-def _losses(model: Model, held_out: HeldOut) -> Losses:
-    return losses(model, _predict(model, held_out.X), held_out)
 
 
 def _gains(
@@ -173,20 +160,15 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tupl
     return middle(values[:, : len(metrics)] - values[:, len(metrics) :])
 
 
-# --- curves ----------------------------------------------------------------------------------------------------------
-
-
 def curves(method: str, party: str | None, model: Model, held_out: HeldOut, rows: list[str | None]) -> list[Curve]:
     """The main metric against the number of trees, on the held-out rows of each of these parties (None: all)."""
     metric = main_metric(model)
-    if None not in rows:
-        held_out = held_out.part(rows)
+    held_out = held_out if None in rows else held_out.part(rows)
     matrix = model.matrix(held_out.X)
     steps = np.unique(np.linspace(1, model.n_trees, min(CURVE_POINTS, model.n_trees)).round().astype(int)).tolist()
     values: dict[str | None, list[float]] = {whose: [] for whose in rows}
     for step in steps:
-        prediction = model.booster.predict(matrix, iteration_range=(0, step))
-        each = losses(model, prediction, held_out)[metric]
+        each = losses(model, held_out, model.booster.predict(matrix, iteration_range=(0, step)))[metric]
         for whose in rows:
             values[whose].append(float(finish(metric, each[held_out.of(whose)].mean())))
     return [
@@ -232,10 +214,7 @@ def _predicted_and_observed(model: Model, held_out: HeldOut) -> tuple[Doubles, D
 
 
 def importance(model: Model, X: Any) -> list[Importance]:
-    """Every feature's gain, mean absolute SHAP value (from XGBoost's own contributions) and number of splits.
-
-    Without rows (None) there are no SHAP values.
-    """
+    """Every feature's gain, mean absolute SHAP value (XGBoost's own; None without rows) and number of splits."""
     names = model.feature_names or [f"f{i}" for i in range(model.booster.num_features())]
     splits: dict[str, Any] = model.booster.get_score(importance_type="weight")
     gain = model.gain or {}
@@ -257,8 +236,7 @@ def _shap(model: Model, X: Any) -> list[float]:
 
 
 def _predict(model: Model, X: Any) -> AnyArray:
-    prediction: AnyArray = model.booster.predict(model.matrix(X))
-    return prediction
+    return np.asarray(model.booster.predict(model.matrix(X)))
 
 
 def _short(values: Sequence[float] | AnyArray) -> list[float]:

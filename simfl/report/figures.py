@@ -3,14 +3,12 @@
 A function returns None where the record has no data for its figure.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from simfl.report import charts
-from simfl.report.record import Curve, Gain, Importance, Points, RunRecord
+from simfl.report.record import Curve, Gain, Points, RunRecord
 from simfl.report.words import EVERYBODY, METHODS, METRICS, model_name, trained_on
 
 START = "Start"  # the question that begins stage 2
@@ -19,23 +17,16 @@ MOST_FEATURES = 20
 
 
 @dataclass(frozen=True)
-class FigureTable:
-    """The numbers of a figure: rows under a head; `numbers` is the first column that holds numbers."""
-
-    head: list[str]
-    rows: list[list[str]]
-    numbers: int = 1
-
-
-@dataclass(frozen=True)
 class Figure:
-    """Charts with the words that say what to see, and their numbers."""
+    """Charts with the words that say what to see, and a table of their numbers."""
 
     name: str
     title: str
     words: str
-    charts: list[tuple[str, charts.Spec]] = field(default_factory=list)  # heading, Vega-Lite
-    table: FigureTable | None = None
+    charts: list[tuple[str, charts.Spec]]  # heading, Vega-Lite
+    head: list[str]
+    rows: list[list[str]]
+    numbers: int = 1  # the first column that holds numbers
     is_open: bool = False  # whether the numbers are shown at once
 
 
@@ -44,9 +35,6 @@ def figures(record: RunRecord) -> list[Figure]:
     quality = (_gains, _scores, _progress, _learning, _roc, _calibration, _importance)
     made = [figure(record) for figure in (*quality, _likeness, _uses, _traffic, _work, _timeline)]
     return [figure for figure in made if figure is not None]
-
-
-# --- quality ---------------------------------------------------------------------------------------------------------
 
 
 def main_gains(record: RunRecord) -> tuple[list[Gain], list[Gain]]:
@@ -69,8 +57,7 @@ def _gains(record: RunRecord) -> Figure | None:
         "adjusted before use there: one number, found from the party's own training rows. The numbers below also show "
         "the gain without that."
     )
-    table = FigureTable(head, [_gain_cells(g) for g in record.gains], 3)
-    return Figure("gain", "What each party gains", words, drawn, table)
+    return Figure("gain", "What each party gains", words, drawn, head, [_gain_cells(g) for g in record.gains], 3)
 
 
 def _gain_cells(gain: Gain) -> list[str]:
@@ -92,7 +79,7 @@ def _scores(record: RunRecord) -> Figure | None:
     ]
     words = "Every method on the same held-out rows of all parties. Lower is better; for AUC, higher."
     head = ["method", "trained on rows of", *(METRICS[m] for m in metrics)]
-    return Figure("scores", "All methods compared", words, [], FigureTable(head, rows, 2), is_open=True)
+    return Figure("scores", "All methods compared", words, [], head, rows, 2, is_open=True)
 
 
 def _progress(record: RunRecord) -> Figure | None:
@@ -110,8 +97,8 @@ def _progress(record: RunRecord) -> Figure | None:
     name = METRICS.get(metric, metric)
     words = f"The {name} over all parties after every round."
     cells = [[str(r["round"]), r["rows"], f"{r['value']:.4f}", r["builder"]] for r in rows]
-    table = FigureTable(["round", "rows", "metric", "built by"], cells)
-    return Figure("progress", "Progress", words, [("", charts.progress(rows, name, words))], table)
+    head = ["round", "rows", "metric", "built by"]
+    return Figure("progress", "Progress", words, [("", charts.progress(rows, name, words))], head, cells)
 
 
 def _learning(record: RunRecord) -> Figure | None:
@@ -120,8 +107,7 @@ def _learning(record: RunRecord) -> Figure | None:
     metric = METRICS[record.curves[0].metric]
     drawn = []
     for party in (None, *(p.name for p in record.parties)):
-        lines = [c for c in record.curves if c.rows == party]
-        if lines:
+        if lines := [c for c in record.curves if c.rows == party]:
             heading = f"on rows of {party or EVERYBODY}"
             drawn.append((heading, charts.learning(lines, metric, heading)))
     head = ["model", "held-out rows of", f"best {metric}", "after rounds", "at the end"]
@@ -129,15 +115,13 @@ def _learning(record: RunRecord) -> Figure | None:
         f"The {metric} on held-out rows against the number of boosting rounds; lower is better. On one party's "
         "rows the shared models are adjusted to it, as above."
     )
-    table = FigureTable(head, [_curve_cells(c) for c in record.curves], 2)
-    return Figure("learning", "Learning curves", words, drawn, table)
+    return Figure("learning", "Learning curves", words, drawn, head, [_curve_cells(c) for c in record.curves], 2)
 
 
 def _curve_cells(curve: Curve) -> list[str]:
     best = min(curve.values)
-    rounds = curve.trees[curve.values.index(best)]
-    name = model_name(curve.method, curve.party)
-    return [name, curve.rows or EVERYBODY, f"{best:.4f}", str(rounds), f"{curve.values[-1]:.4f}"]
+    scores = f"{best:.4f}", str(curve.trees[curve.values.index(best)]), f"{curve.values[-1]:.4f}"
+    return [model_name(curve.method, curve.party), curve.rows or EVERYBODY, *scores]
 
 
 def _roc(record: RunRecord) -> Figure | None:
@@ -147,13 +131,11 @@ def _roc(record: RunRecord) -> Figure | None:
     chart = charts.lines(record.roc, "share of false alarms", "share found", "ROC curves", dots=False)
     areas = {(s.method, s.party): s.value for s in record.scores if s.metric == "auc" and s.rows is None}
     rows = [[model_name(p.method, p.party), f"{areas.get((p.method, p.party), _area(p)):.4f}"] for p in record.roc]
-    return Figure("roc", "ROC curves", words, [("", chart)], FigureTable(["model", "area under it"], rows))
+    return Figure("roc", "ROC curves", words, [("", chart)], ["model", "area under it"], rows)
 
 
-def _area(points: Points) -> float:
-    """The area under a line."""
-    corners = list(zip(points.x, points.y, strict=True))
-    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(corners))
+def _area(line: Points) -> float:
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(zip(line.x, line.y, strict=True)))
 
 
 def _calibration(record: RunRecord) -> Figure | None:
@@ -171,7 +153,7 @@ def _calibration(record: RunRecord) -> Figure | None:
         for p in record.calibration
         for a, b, n in zip(p.x, p.y, p.weights, strict=True)
     ]
-    return Figure("calibration", "Calibration", words, [("", chart)], FigureTable(["model", x, y, "rows"], rows))
+    return Figure("calibration", "Calibration", words, [("", chart)], ["model", x, y, "rows"], rows)
 
 
 def _importance(record: RunRecord) -> Figure | None:
@@ -190,17 +172,12 @@ def _importance(record: RunRecord) -> Figure | None:
     )
     if len(record.importance) > MOST_FEATURES:
         words += f" The {MOST_FEATURES} strongest are drawn."
-    table = FigureTable(["column", "SHAP", "gain", "splits"], [_importance_cells(one) for one in record.importance])
-    return Figure("importance", "Important columns", words, drawn, table)
+    rows = [[i.feature, _cell(i.shap, 4), _cell(i.gain, 1), str(i.splits)] for i in record.importance]
+    return Figure("importance", "Important columns", words, drawn, ["column", "SHAP", "gain", "splits"], rows)
 
 
-def _importance_cells(one: Importance) -> list[str]:
-    shap = "-" if one.shap is None else f"{one.shap:.4f}"
-    gain = "-" if one.gain is None else f"{one.gain:.1f}"
-    return [one.feature, shap, gain, str(one.splits)]
-
-
-# --- similar rows ----------------------------------------------------------------------------------------------------
+def _cell(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _likeness(record: RunRecord) -> Figure | None:
@@ -216,8 +193,8 @@ def _likeness(record: RunRecord) -> Figure | None:
         for party, others in found.equal_hashes.items()
         for other, n in others.items()
     ]
-    table = FigureTable(["rows of", "most similar rows of", "equal hash values", "of"], rows, 2)
-    return Figure("likeness", "How alike the parties' rows are", words, [("", charts.likeness(found))], table)
+    head = ["rows of", "most similar rows of", "equal hash values", "of"]
+    return Figure("likeness", "How alike the parties' rows are", words, [("", charts.likeness(found))], head, rows, 2)
 
 
 def _uses(record: RunRecord) -> Figure | None:
@@ -235,7 +212,7 @@ def _uses(record: RunRecord) -> Figure | None:
         for party, counts in found.uses.items()
     ]
     chart = charts.uses(found, bins, [p.name for p in record.parties], words)
-    return Figure("uses", "How often each row is used", words, [("", chart)], FigureTable(head, rows))
+    return Figure("uses", "How often each row is used", words, [("", chart)], head, rows)
 
 
 def _bin(place: int) -> str:
@@ -245,9 +222,6 @@ def _bin(place: int) -> str:
     ['0', '1', '2-3', '4-7']
     """
     return str(place) if place < 2 else f"{2 ** (place - 1)}-{2**place - 1}"
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
 
 
 def _traffic(record: RunRecord) -> Figure | None:
@@ -260,26 +234,21 @@ def _traffic(record: RunRecord) -> Figure | None:
     }
     if not amounts:
         return None
-    drawn = [
-        (
-            f"{way} by the party",
-            charts.traffic({(party, kind): n for (w, party, kind), n in amounts.items() if w == way}),
-        )
-        for way in ("sent", "received")
-    ]
+    drawn = []
+    for way in ("sent", "received"):
+        this_way = {(party, kind): n for (w, party, kind), n in amounts.items() if w == way}
+        drawn.append((f"{way} by the party", charts.traffic(this_way)))
     rows = [[party, way, kind, f"{n:,}"] for (way, party, kind), n in amounts.items()]
     words = (
         "Bytes by kind of message. What a party sends is what leaves it; each kind is described in simfl/messages.py."
     )
-    table = FigureTable(["party", "way", "kind of message", "bytes"], rows, 3)
-    return Figure("traffic", "Traffic", words, drawn, table)
+    return Figure("traffic", "Traffic", words, drawn, ["party", "way", "kind of message", "bytes"], rows, 3)
 
 
 def _work(record: RunRecord) -> Figure | None:
     if not record.timeline:
         return None
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    total: dict[str, float] = defaultdict(float)
+    seconds, total = defaultdict[tuple[str, str], float](float), defaultdict[str, float](float)
     for exchange in record.timeline:
         seconds[exchange.party, exchange.kind] += exchange.seconds
         total[exchange.party] += exchange.seconds
@@ -288,8 +257,8 @@ def _work(record: RunRecord) -> Figure | None:
     )
     built = Counter(name for r in record.history for name in r.builder.split(", "))
     rows = [[party, str(built[party]), f"{spent:.2f}"] for party, spent in total.items()]
-    table = FigureTable(["party", "trees built", "seconds at work"], rows)
-    return Figure("work", "How long each party worked", words, [("", charts.work(seconds, words))], table)
+    head = ["party", "trees built", "seconds at work"]
+    return Figure("work", "How long each party worked", words, [("", charts.work(seconds, words))], head, rows)
 
 
 def _timeline(record: RunRecord) -> Figure | None:
@@ -309,5 +278,5 @@ def _timeline(record: RunRecord) -> Figure | None:
         f"{dropped or 'No party dropped out.'}"
     )
     kinds = Counter(exchange.kind for exchange in asked)
-    table = FigureTable(["question", "times asked"], [[kind, f"{n:,}"] for kind, n in kinds.items()])
-    return Figure("timeline", "Timeline", words, drawn, table)
+    rows = [[kind, f"{n:,}"] for kind, n in kinds.items()]
+    return Figure("timeline", "Timeline", words, drawn, ["question", "times asked"], rows)

@@ -4,8 +4,7 @@
 read aloud. Their JavaScript comes with vl-convert. Under every chart stand its numbers.
 """
 
-from __future__ import annotations
-
+import contextlib
 import functools
 import os
 from collections.abc import Sequence
@@ -39,9 +38,11 @@ def write(folder: str | os.PathLike[str]) -> Path:
 
 def render(record: RunRecord, *, version: str | None = None) -> str:
     """The page. With a `version` it asks its server for a newer one, for `simfl watch`."""
+    loader = jinja2.PackageLoader("simfl.report")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     sections = figures(record)
     specs = {f"{s.name}-{i}": spec for s in sections for i, (_, spec) in enumerate(s.charts)}
-    return _template().render(
+    return environment.get_template("report.html.jinja").render(
         run=record,
         headline=headline(record),
         facts=_facts(record),
@@ -51,12 +52,6 @@ def render(record: RunRecord, *, version: str | None = None) -> str:
         library=Markup(_library()),  # noqa: S704
         version=version,
     )
-
-
-def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("simfl.report")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.get_template("report.html.jinja")
 
 
 def _json(value: Any) -> Markup:
@@ -74,53 +69,41 @@ def _library() -> str:
         return kept.read_text(encoding="utf-8")
     except OSError:
         bundle: str = vl_convert.javascript_bundle().replace("</script", "<\\/script")  # type: ignore[call-arg]
-    try:
+    with contextlib.suppress(OSError):  # a home that cannot be written to only costs time
         cache.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, bundle.encode())
-    except OSError:
-        pass  # a home that cannot be written to only costs time
     return bundle
-
-
-# --- words -----------------------------------------------------------------------------------------------------------
 
 
 def headline(record: RunRecord) -> list[str]:
     """What the run has shown, in a few sentences."""
     if record.status == "running":
         return [f"The training is running: {len(record.history)} of {record.n_trees} rounds are done."]
-    where = (
-        "On held-out rows of all parties",
-        "On a party's own held-out rows, with the model adjusted to it,",
-    )
+    where = ("On held-out rows of all parties", "On a party's own held-out rows, with the model adjusted to it,")
     said = [f"{words} {_who_gains(gains)}" for words, gains in zip(where, main_gains(record), strict=True) if gains]
     return said or record.notes[:1] or ["No party's gain was measured in this run."]
 
 
 def _who_gains(gains: Sequence[Gain]) -> str:
-    sure = [g for g in gains if g.low > 0]
-    lost = [g for g in gains if g.high < 0]
+    sure, lost = sum(g.low > 0 for g in gains), sum(g.high < 0 for g in gains)
     metric = METRICS[gains[0].metric]
-    if len(sure) == len(gains) == 1 and gains[0].alone:
-        (one,) = gains
-        return f"{one.party} predicts better than alone: its {metric} falls by {100 * one.gain / one.alone:.0f} %."
-    if len(sure) == len(gains):
-        cut = sorted(100 * g.gain / g.alone for g in gains if g.alone)
-        return f"every party predicts better than alone: its {metric} falls by {cut[0]:.0f} to {cut[-1]:.0f} %."
-    others = len(gains) - len(sure) - len(lost)
-    parts = [f"{len(sure)} of {len(gains)} parties predict better than alone ({metric}, the interval is above zero)"]
-    parts += [f"for {others} the held-out rows are too few to tell"] * bool(others)
-    parts += [f"{len(lost)} predict worse"] * bool(lost)
+    if sure == len(gains):
+        cut = sorted(100 * g.gain / g.alone for g in gains)  # a sure gain is above zero, so the loss alone is too
+        who, falls = (gains[0].party, "") if len(gains) == 1 else ("every party", f"{cut[0]:.0f} to ")
+        return f"{who} predicts better than alone: its {metric} falls by {falls}{cut[-1]:.0f} %."
+    unclear = len(gains) - sure - lost
+    parts = [f"{sure} of {len(gains)} parties predict better than alone ({metric}, the interval is above zero)"]
+    parts += [f"for {unclear} the held-out rows are too few to tell"] * bool(unclear)
+    parts += [f"{lost} predict worse"] * bool(lost)
     return "; ".join(parts) + "."
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     sent = sum(n for party in record.traffic.values() for n in party.get("sent", {}).values())
-    held = sum(p.n_held_out for p in record.parties)
     facts = [
         ("parties", str(len(record.parties))),
         ("rows to train on", f"{sum(p.n_rows for p in record.parties):,}"),
-        ("held-out rows", f"{held:,}"),
+        ("held-out rows", f"{sum(p.n_held_out for p in record.parties):,}"),
         ("boosting rounds", str(record.n_trees)),
         ("left the parties", amount(sent)),
         ("seconds", f"{record.seconds:.1f}"),

@@ -176,6 +176,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
 
+def time_of(seconds: float) -> str:
+    """A time of `time.time` as the record keeps it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
 def versions() -> dict[str, str]:
     """The versions of what it ran on."""
     found = {"Python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
@@ -186,18 +191,16 @@ class Recorder(Callback):
     """Writes what is known so far into a run's folder, at most once a second."""
 
     def __init__(self, folder: Path, title: str, parties: Sequence[PartyFacts], command: str | None = None) -> None:
-        self.folder, self.parties = folder, list(parties)
-        self.title, self.command = title, command
+        self.folder, self.title, self.parties, self.command = folder, title, list(parties), command
         self.written = 0.0
 
     def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
-        """A training begins."""
         self.begun = time.time()
         self.record = RunRecord(
             title=self.title,
             command=self.command,
             status="running",
-            started=datetime.fromtimestamp(self.begun, UTC).isoformat(timespec="seconds"),
+            started=time_of(self.begun),
             seconds=0.0,
             objective=params.objective,
             n_trees=params.n_trees,
@@ -208,7 +211,6 @@ class Recorder(Callback):
         self.record.save(self.folder)
 
     def after_tree(self, record: TreeRecord) -> None:
-        """A round is finished."""
         history = [*self.record.history, record]
         self.record = msgspec.structs.replace(self.record, history=history, seconds=time.time() - self.begun)
         if time.monotonic() - self.written >= SECONDS_BETWEEN:
@@ -216,8 +218,5 @@ class Recorder(Callback):
             self.written = time.monotonic()
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
-        """The training is over: finished, or stopped early."""
-        whole = len(history) >= self.record.n_trees
-        seconds = time.time() - self.begun
-        status = "finished" if whole else "stopped"
+        status, seconds = "finished" if len(history) >= self.record.n_trees else "stopped", time.time() - self.begun
         msgspec.structs.replace(self.record, status=status, history=list(history), seconds=seconds).save(self.folder)

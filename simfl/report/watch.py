@@ -1,7 +1,5 @@
 """A small server that shows a run while it is going on: on this machine only, and only the page and the record."""
 
-from __future__ import annotations
-
 import http.server
 from pathlib import Path
 from typing import Final
@@ -31,7 +29,6 @@ class _Pages(http.server.BaseHTTPRequestHandler):
     file: Path
 
     def do_GET(self) -> None:
-        """Answer a browser."""
         host = self.headers.get("Host", "").rsplit(":", 1)[0]
         if host not in HOSTS:  # another site's name that was made to point here
             self._send(403, "text/plain", b"Ask for localhost.")

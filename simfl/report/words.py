@@ -1,7 +1,5 @@
 """Names and numbers in words, the same in the terminal and in the report."""
 
-from __future__ import annotations
-
 from typing import Final
 
 EVERYBODY: Final = "all parties"

@@ -1,7 +1,5 @@
 """SOLO, TFL, SimFL and ALL-IN on the same parties, scored on the same held-out rows."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from rich.table import Column
 from rich.table import Table as RichTable
 from scipy import sparse
 
@@ -50,7 +49,6 @@ class Comparison:
 
     @property
     def simfl(self) -> Model:
-        """SimFL's model."""
         return self.models["SimFL", None]
 
 
@@ -110,12 +108,9 @@ def _mean(same: Sequence[Result]) -> Result:
 
 def table(results: Sequence[Result], title: str) -> RichTable:
     """The results as a table for people, the best of each column in bold."""
-    shown = RichTable(title=title, title_justify="left", title_style="bold")
-    shown.add_column("method")
-    shown.add_column("rows of")
     metrics = [name for name in METRICS if any(getattr(result, name) is not None for result in results)]
-    for head in [*(METRICS[name] for name in metrics), "seconds", "sent"]:
-        shown.add_column(head, justify="right")
+    numbers = [Column(head, justify="right") for head in (*(METRICS[name] for name in metrics), "seconds", "sent")]
+    shown = RichTable("method", "rows of", *numbers, title=title, title_justify="left", title_style="bold")
     for result in results:
         cells = [_cell(result, name, results) for name in metrics]
         whose = trained_on(result.method, result.party)

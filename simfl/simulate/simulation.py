@@ -4,12 +4,9 @@ Every party holds out a quarter of its own rows, so that its gain can be measure
 rows together are what the methods are compared on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,7 @@ from simfl.party import Party
 from simfl.report import evaluation
 from simfl.report.assemble import FinishedTraining
 from simfl.report.evaluation import HeldOut
-from simfl.report.record import Curve, PartyFacts, RunRecord, Score
+from simfl.report.record import Curve, PartyFacts, RunRecord, Score, time_of
 from simfl.simulate.comparison import Comparison, Result
 
 TEST_SHARE = 0.25
@@ -53,7 +50,7 @@ class Simulation:
         return replace(
             known,
             command=command,
-            started=datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+            started=time_of(began),
             seconds=time.time() - began,
             parties=self.party_facts(),
             gains=evaluation.gains(alone, model, self.held_out, self.own_rows),
@@ -99,11 +96,10 @@ def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tupl
 
 
 def _scores(result: Result) -> list[Score]:
-    values = {metric: getattr(result, metric) for metric in ("logloss", "error", "auc", "rmse")}
     return [
         Score(method=result.method, party=result.party, rows=None, metric=metric, value=value)
-        for metric, value in values.items()
-        if value is not None
+        for metric in ("logloss", "error", "auc", "rmse")
+        if (value := getattr(result, metric)) is not None
     ]
 
 
@@ -112,5 +108,5 @@ def _uses(ready: Preparation) -> dict[str, list[int]]:
     counts: dict[str, AnyArray] = {}
     for session in ready.sessions:
         for other, found in session.similar.uses().items():
-            counts[other] = counts[other] + found if other in counts else found
+            counts[other] = counts.get(other, 0) + found
     return {party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()}

@@ -92,7 +92,7 @@ def test_members_are_those_whose_code_is_in_the_table():
 
 def test_one_unknown_number_lies_in_the_interval_that_the_buckets_leave():
     prior, X, truth = split(population())
-    known = attacks.Precision.of(prior)
+    known = attacks.precision(prior)
     h = hashing(2, 6, 1e-3)
     found, _ = attacks.number_from_codes(CodesView(h.codes(X), h), prior, truth, 4, known)
     assert np.abs(found - truth[:, 4]).max() < 0.02
@@ -100,7 +100,7 @@ def test_one_unknown_number_lies_in_the_interval_that_the_buckets_leave():
 
 def test_without_codes_the_other_attributes_are_all_there_is():
     prior, X, truth = split(population())
-    known = attacks.Precision.of(prior)
+    known = attacks.precision(prior)
     wide = Hashing(np.ones((1, 6)), np.array([-5e6]), 1e7)
     found, expected = attacks.number_from_codes(CodesView(wide.codes(X), wide), prior, truth, 4, known)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -111,7 +111,7 @@ def test_without_codes_the_other_attributes_are_all_there_is():
 def test_the_unknown_attribute_itself_is_not_read():
     prior, X, truth = split(population())
     h = hashing(3, 6, 1.0)
-    view, known = CodesView(h.codes(X), h), attacks.Precision.of(prior)
+    view, known = CodesView(h.codes(X), h), attacks.precision(prior)
     blanked = truth.copy()
     blanked[:, 2] = 99.0
     before, after = (attacks.number_from_codes(view, prior, rows, 2, known)[0] for rows in (truth, blanked))
@@ -126,7 +126,7 @@ def test_one_unknown_category_is_the_setting_whose_code_fits():
     options = np.unique(prior.rows[:, columns].round(9), axis=0)
     h = hashing(6, 7, 0.05)
     with_codes, without = attacks.category_from_codes(
-        CodesView(h.codes(rows), h), prior, truth, columns, options, attacks.Precision.of(prior)
+        CodesView(h.codes(rows), h), prior, truth, columns, options, attacks.precision(prior)
     )
     right = [(np.abs(options[p] - truth[:, columns]) < 1e-6).all(axis=1).mean() for p in (with_codes, without)]
     assert right[0] == 1.0
@@ -199,15 +199,15 @@ def test_the_centre_is_the_mean_of_the_rows_that_point_there():
 
 def test_where_nobody_points_the_guess_is_the_mean():
     found = attacks.PointedAt(np.array([[9.0], [9.0]]), np.array([0.0, 3.0]))
-    assert attacks.Shrinkage(1.0).apply(found)[:, 0].tolist() == [0.0, 6.75]
-    assert attacks.Shrinkage(0.0).apply(found)[:, 0].tolist() == [0.0, 9.0]
+    assert attacks.shrunk(found, 1.0)[:, 0].tolist() == [0.0, 6.75]
+    assert attacks.shrunk(found, 0.0)[:, 0].tolist() == [0.0, 9.0]
 
 
 def test_the_rehearsal_finds_how_far_a_mean_can_be_trusted():
     rng = np.random.default_rng(0)
     truth, counts = rng.normal(size=(4000, 2)), rng.integers(1, 6, 4000).astype(float)
     noise = rng.normal(size=(4000, 2)) * np.sqrt(2.0 / counts)[:, None]
-    assert 1.5 < attacks.Shrinkage.rehearse(attacks.PointedAt(truth + noise, counts), truth).doubt < 2.7
+    assert 1.5 < attacks.rehearsed_doubt(attacks.PointedAt(truth + noise, counts), truth) < 2.7
 
 
 def test_fresh_ids_can_be_linked_again_by_rows_that_stand_together():

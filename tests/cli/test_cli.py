@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 import simfl
 from simfl import cli
+from simfl.callbacks import TreeRecord
+from simfl.cli import deploy
 
 SIMFL = Path(sys.executable).with_name("simfl")
 FIELDS = {"method", "party", "error", "logloss", "auc", "seconds", "bytes"}
@@ -280,6 +282,14 @@ def test_a_simulation_ends_with_a_report_that_can_be_made_again(run, folder, cap
     Path("runs/x/report.html").unlink()
     assert run("report", "runs/x") == 0
     assert Path("runs/x/report.html").read_text() == written
+
+
+@pytest.mark.parametrize(("metrics", "shown"), [({"logloss": 0.5}, "logloss 0.5000    0.25 s"), ({}, "  0.25 s")])
+def test_every_tree_has_a_line_even_if_no_metrics_are_sent(metrics, shown, capsys):
+    record = TreeRecord(round=0, builder="north", train=metrics, validation={}, bytes=1200, seconds=0.25)
+    deploy._show_tree(3, record, ["north", "south"])
+    line = f"tree    1 of 3  {shown}       1.2 kB  built by north  connected: north, south\n"
+    assert capsys.readouterr().out == line
 
 
 def test_a_report_of_nothing_is_refused(run, capsys):

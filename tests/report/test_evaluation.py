@@ -29,7 +29,7 @@ def skewed():
 def test_losses_of_rows_average_to_scikit_learns_metrics(skewed):
     model, _, held_out, _ = skewed
     p = model.predict_proba(held_out.X)
-    found = evaluation.losses(model, p[:, 1], held_out)
+    found = evaluation.losses(model, held_out, p[:, 1])
     assert found["logloss"].mean() == pytest.approx(log_loss(held_out.y, p), rel=1e-5)
     assert 1 - found["error"].mean() == pytest.approx(accuracy_score(held_out.y, model.predict(held_out.X)))
 
