@@ -4,8 +4,6 @@ SOLO and ALL-IN are XGBoost's own `xgb.train`, on one party's rows or on all row
 parties directly, so they exist in one process only.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 and defaults are those of `simfl.params`: the constructors are made from that page.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, Self
 

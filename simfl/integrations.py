@@ -1,7 +1,5 @@
 """Trainings in TensorBoard and MLflow, models in ONNX. Each needs an extra."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module

@@ -11,8 +11,6 @@ Messages are typed, travel as MessagePack and are checked against these types wh
 not fit is refused.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Literal
 

@@ -5,8 +5,6 @@ meaning. `None` means "as the recipe says", or a value found from the data, as t
 also has carry XGBoost's names and meanings.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable

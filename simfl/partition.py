@@ -4,8 +4,6 @@ parts = simfl.partition.unbalanced(y, 4, theta=0.8, seed=0)
 parties = [simfl.Party(f"party {i}", X[rows], y[rows]) for i, rows in enumerate(parts)]
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ A journal is a file that only grows. Every entry carries its length and a checks
 the file is read up to its last whole entry. What follows is cut off, and a copy of the file is kept.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

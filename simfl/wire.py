@@ -1,7 +1,5 @@
 """Messages as bytes, arrays and trees as parts of messages, and back. What does not fit is refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A column is read as float32 numbers (`as_numbers`) or as texts with a code per r
 or -1. `who` names the table in error messages ("Party 'north'").
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables in files: CSV, Parquet and LIBSVM are read, CSV and Parquet written."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

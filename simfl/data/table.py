@@ -4,8 +4,6 @@ Rows become float32, as in XGBoost, dense or CSR; data frames are read through a
 A table that cannot be used is refused; `who` names it in the message ("Party 'north'").
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

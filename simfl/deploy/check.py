@@ -3,8 +3,6 @@
 A rehearsal plays the study with parties made of this party's own rows, and looks at the messages.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ FLARE's provisioning makes the certificates; they are signed by a root of the st
 than FLARE leaves it: a job brings no code, and may name SimFL's two endpoint classes and nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -4,8 +4,6 @@ A job that FLARE lost is submitted again and continues from the hub's journal. A
 part again with a new job. Everything that a resume needs is in the run folder.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 import shutil

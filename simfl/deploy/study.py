@@ -5,8 +5,6 @@ nobody else's business; that is in its own `party.toml`. Every error names the p
 refused with the one that was probably meant.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Sequence

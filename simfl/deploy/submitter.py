@@ -1,7 +1,5 @@
 """The submitter's connection to the hub: submit a FLARE job, ask how it is going, abort it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """How the hub asks: every reply is of the expected kind, or it is refused with its sender's name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

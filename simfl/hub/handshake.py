@@ -5,8 +5,6 @@ seals a secret for each other party; the others get the keys and what was sealed
 nor secret.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

@@ -4,8 +4,6 @@ The hub resumes a training from its journal where it stopped, and the model come
 process the journal is in memory.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

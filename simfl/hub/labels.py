@@ -1,7 +1,5 @@
 """What is learned: the classes of all parties and the start value, from sums that may be masked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ Shared matching is the paper's: the global tables go to all parties, and every p
 matching (`blind.py`) the hub finds them, from names that mean nothing to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """How finely sums travel: the exponents of fixed-point numbers, from the bounds that every party announces."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Stage 1 at the hub: a common scale, hash values from every party, and the similar rows. Done once, used often."""
 
-from __future__ import annotations
-
 import math
 import time
 

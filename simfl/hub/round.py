@@ -7,8 +7,6 @@
 When a party is lost or comes back, new rounds begin with other keys: see `training.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where a training stands. Its journal's entries are the only thing that changes it, live and replayed alike."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

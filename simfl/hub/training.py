@@ -5,8 +5,6 @@ in `round.py`. A training survives the loss of parties as long as enough of them
 journal with those who are.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

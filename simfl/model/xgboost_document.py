@@ -3,8 +3,6 @@
 The document keeps no statistics of the builder's rows. XGBoost opens it like any model that it trained itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A party's own journal: what left it, answer by answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The only exit for sums. What a party sums passes here before it leaves: noise, fixed point, mask, in this order."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

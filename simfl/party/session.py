@@ -4,8 +4,6 @@
 table, `ACCEPTS`: everything else is refused in one place.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from enum import Enum

@@ -4,8 +4,6 @@ In blind matching the rows go out in a private order under names, and the ids th
 orders of the others: `places` leads from these places to rows.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Columns laid out for hashing, the step before scaling: categories become 0/1 columns. Not in the paper."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simfl.arrays import Ints, Table

@@ -8,8 +8,6 @@ random, too, until the builder adds its own masks.
 Masks are never used twice: every use has a step number that grows, and who takes part is mixed in as well.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from typing import Any

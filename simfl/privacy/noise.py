@@ -13,8 +13,6 @@ release a Gaussian mechanism; n of them with multipliers z_i are one with 1 / z*
 worth in epsilon and delta is computed by Google's dp-accounting.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every question and answer shows a little (`shows`): a search by names or by hash
 transport counts that at the hub, a party's journal keeps it at the party, and `protections` reads it.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

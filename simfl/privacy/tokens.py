@@ -5,8 +5,6 @@ of hash values (a keyed pseudo-random function: equal values get equal names, an
 of rows that decide among equally similar ones. The paper has no such thing: its parties broadcast the hash values.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ common mean and deviation of each feature alone: fine near the mean, ever coarse
 tails. Categories have levels that all parties know; they need no grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Gradients of one party's rows, summed onto the rows of another party that they resemble: the core of stage 2."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

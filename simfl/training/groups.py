@@ -7,8 +7,6 @@ joins the group of the row beside it, in an order in which similar rows are adja
 (`preprocessing.similarity.order_by_likeness`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

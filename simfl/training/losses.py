@@ -5,8 +5,6 @@ float32, in the order of XGBoost's own formulas and with the same exponential fu
 Numba), so that one party alone gets XGBoost's own model to the last bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Protocol

@@ -5,8 +5,6 @@ than asked for, with no lower bounds; the leaf sums of all parties then give the
 every node. Splits that do not pay are removed until the tree has at most as many leaves as one of `max_depth`.
 """
 
-from __future__ import annotations
-
 import heapq
 
 import numpy as np

@@ -10,8 +10,6 @@ can be told apart: a site without a sign of life for `patience` seconds is lost.
 again does no harm.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import struct

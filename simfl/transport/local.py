@@ -4,8 +4,6 @@ Messages are encoded and decoded as on a network: what is not in a message canno
 parties share the threads: a party that is asked alone gets all of them, parties that are asked at once a part each.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
