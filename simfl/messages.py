@@ -105,7 +105,6 @@ class Greet(Message, frozen=True, kw_only=True):
 class Greeting(Message, frozen=True, kw_only=True):
     """Leaves the party: what does not fit, and the versions of the installed packages."""
 
-    version: int
     problems: list[str]
     versions: dict[str, str]
 
@@ -121,7 +120,6 @@ class Describe(Message, frozen=True, kw_only=True):
 class Description(Message, frozen=True, kw_only=True):
     """Leaves the party: the form of its table, no content."""
 
-    version: int
     n_rows: Count
     n_validation_rows: Count
     n_features: Features
@@ -402,7 +400,6 @@ class LeafSums(Message, frozen=True, kw_only=True):
 class Finish(Message, frozen=True, kw_only=True):
     """Hub to party: adopt the last trees; the training ends."""
 
-    round: Round
     previous: list[AdoptedTree]
     mask: Masking | None = None
 

@@ -30,6 +30,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
+            sync_folder(path.parent)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
@@ -138,7 +139,7 @@ def _body(data: bytes, at: int) -> bytes | None:
         return None
     length, checksum = _HEAD.unpack_from(data, at)
     body = data[at + _HEAD.size : at + _HEAD.size + length]
-    return body if len(body) == length and zlib.crc32(body) == checksum else None
+    return body if length and len(body) == length and zlib.crc32(body) == checksum else None
 
 
 def _keep_damaged(path: Path, data: bytes, end: int, n_entries: int) -> None:

@@ -90,6 +90,14 @@ def test_a_flipped_bit_cuts_the_journal_there_says_so_and_keeps_a_copy(tmp_path,
     assert "journal.damaged-1" in caplog.text
 
 
+def test_a_tail_of_zeros_is_cut_off(tmp_path):
+    path = tmp_path / "journal"
+    whole = written(path)
+    path.write_bytes(whole + bytes(64))  # after a power cut a file can have grown without its blocks
+    assert Journal(Event, path).entries == events(5)
+    assert path.read_bytes() == whole
+
+
 def test_a_second_damage_does_not_overwrite_the_first_copy(tmp_path):
     path = tmp_path / "journal"
     whole = written(path)

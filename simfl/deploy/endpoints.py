@@ -28,7 +28,7 @@ from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord
 from simfl.deploy.study import PartyFile, Study, parse_study, read_party_file
 from simfl.deploy.tables import open_table
-from simfl.errors import DataError, PartyLost, ProtocolError, SimFLError, StudyError
+from simfl.errors import DataError, FileError, PartyLost, ProtocolError, SimFLError, StudyError
 from simfl.federation import model_of
 from simfl.hub.journal import open_journal
 from simfl.params import PrepareParams, cores
@@ -45,6 +45,7 @@ from simfl.transport.flare import FlareTransport, HubEnd, SiteEnd
 
 PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that says where a party's party.toml is
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+PREPARED = "prepared.json"  # what stage 1 found
 RESULTS = ("model.ubj", "history.json", "run.json")
 PIECE = 512 * 1024  # bytes of a result per answer to the submitter
 MOST_RECORDS = 200  # trees per answer to the submitter
@@ -125,8 +126,10 @@ class HubEndpoint(HubEnd, Callback):
             self.results = self._run(transport, open_run_folder(folder, self.order.run))
             self.status.stage = "done"
         except SimFLError as error:
-            self.status.error = str(error)
-            self.status.stage = "failed"
+            self.status.error, self.status.stage = str(error), "failed"
+        except Exception as error:  # whatever it is, the submitter must hear of it
+            self.status.error, self.status.stage = f"The hub failed ({type(error).__name__}: {error}).", "failed"
+            raise
         self.collected.wait(LINGER)
 
     def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +142,7 @@ class HubEndpoint(HubEnd, Callback):
         return dict(msgspec.to_builtins(answer))
 
     def after_tree(self, record: TreeRecord) -> None:
-        """A tree is finished, or was read from the journal: keep its record for the submitter."""
+        """A tree is finished: keep its record for the submitter."""
         self.status.records.append(record)
 
     def _status(self, since: int) -> Status:
@@ -151,7 +154,9 @@ class HubEndpoint(HubEnd, Callback):
         """The results, from this training or as an earlier job left them; every party gets them too."""
         files = {name: folder / name for name in RESULTS}
         if all(path.exists() for path in files.values()):
-            greet(transport, self.order)  # the parties only need the name of the folder
+            greet(transport, self.order)
+            prepared = read_json(folder / PREPARED, hub.Prepared)  # the parties measure their gain on the same rows
+            hub.describe(transport, prepared.params, prepared.seed, prepared.schema)
         else:
             self._train(transport, folder)
         results = {name: path.read_bytes() for name, path in files.items()}
@@ -175,12 +180,12 @@ class HubEndpoint(HubEnd, Callback):
         """Stage 1, or what an earlier job left of it."""
         self.status.stage = "finding similar rows"
         params = msgspec.structs.replace(self.study.params()[0], random_state=self.order.seed)
-        file, shown = folder / "prepared.json", folder / "shown.json"
+        file, shown = folder / PREPARED, folder / "shown.json"
         if file.exists():
-            prepared = msgspec.json.decode(file.read_bytes(), type=hub.Prepared)
-            check_unchanged(prepared, params, hub.describe(transport, params, prepared.seed))
+            prepared: hub.Prepared = read_json(file, hub.Prepared)
+            check_unchanged(prepared, params, hub.describe(transport, params, prepared.seed, prepared.schema))
             if not prepared.has_similar_rows or hub.recall(transport, transport.parties, 0):
-                self.shown_before = msgspec.json.decode(shown.read_bytes(), type=dict[str, int])
+                self.shown_before = read_json(shown, dict[str, int])
                 return prepared
         missing = [party for party in self.study.parties if party not in transport.parties]
         if missing:
@@ -221,6 +226,14 @@ class HubEndpoint(HubEnd, Callback):
                 except SimFLError as error:
                     self.status.without_model.append(party)
                     self.status.error = f"{party}: {error}"
+
+
+def read_json(path: Path, kind: Any) -> Any:
+    """What an earlier job wrote into the folder of the run."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise FileError(f"{path} cannot be read ({error}). Start a new training, without --resume.") from None
 
 
 def check_unchanged(prepared: hub.Prepared, params: PrepareParams, described: Mapping[str, msg.Description]) -> None:
@@ -320,7 +333,7 @@ class PartyEndpoint(SiteEnd):
             self._open(message)
         except SimFLError as error:
             problems.append(str(error))
-        return msg.Greeting(version=msg.VERSION, problems=problems, versions=installed)
+        return msg.Greeting(problems=problems, versions=installed)
 
     def _open(self, message: msg.Greet) -> None:
         self.study, own = parse_study(message.study), read_party_file(self.file)

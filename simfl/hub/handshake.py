@@ -26,8 +26,13 @@ def fresh_seed(random_state: int | None) -> int:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str, msg.Description]:
-    """Have every party describe its table. Refuses tables that do not fit together, and settles on common columns."""
+def describe(
+    transport: Transport, params: PrepareParams, seed: int, agreed: Schema | None = None
+) -> dict[str, msg.Description]:
+    """Have every party describe its table. Refuses tables that do not fit together, and settles on common columns.
+
+    `agreed`: the columns that all parties settled on before, also those that are not present now.
+    """
     described = ask_all(transport, description_request(params, seed), msg.Description)
     for party, reply in described.items():
         with sent_by(party):
@@ -36,7 +41,7 @@ def describe(transport: Transport, params: PrepareParams, seed: int) -> dict[str
     own = {party: Schema(tuple(d.columns)) for party, d in described.items() if d.columns is not None}
     if not own:
         return described
-    agreed = agree(own)
+    agreed = agreed or agree(own)
     settle(transport, agreed, [party for party, schema in own.items() if schema != agreed])
     return {party: msgspec.structs.replace(d, columns=list(agreed.columns)) for party, d in described.items()}
 
@@ -46,10 +51,9 @@ def description_request(params: PrepareParams, seed: int) -> msg.Describe:
     return msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
 
 
-def settle(transport: Transport, schema: Schema | None, parties: Sequence[str]) -> None:
+def settle(transport: Transport, schema: Schema, parties: Sequence[str]) -> None:
     """Have these parties read their tables through the schema that all agreed on."""
-    if schema is not None:
-        ask_each(transport, dict.fromkeys(parties, msg.Settle(columns=list(schema.columns))), msg.Done)
+    ask_each(transport, dict.fromkeys(parties, msg.Settle(columns=list(schema.columns))), msg.Done)
 
 
 def check_same_form(described: Mapping[str, msg.Description]) -> None:

@@ -1,7 +1,7 @@
-"""The events of a training, as its journal keeps them. Every one is on the disk before the next tree begins.
+"""The events of a training, as its journal keeps them.
 
-The hub resumes a training from its journal where it stopped, and the model comes out the same, bit for bit. In one
-process the journal is in memory.
+Every tree is on the disk before the next one begins, its metrics with the next entry. The hub resumes a training from
+its journal where it stopped, and the model comes out the same, bit for bit. In one process the journal is in memory.
 """
 
 from pathlib import Path

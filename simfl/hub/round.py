@@ -264,7 +264,7 @@ class Rounds:
 
     def finish(self) -> None:
         """The last trees and their metrics."""
-        question = msg.Finish(round=len(self.state.rounds), previous=self.previous, mask=self.masks.next())
+        question = msg.Finish(previous=self.previous, mask=self.masks.next())
         replies = ask_all(self.transport, question, msg.Finished)
         self.previous = []
         self._score({party: reply.scores for party, reply in replies.items()})
@@ -288,11 +288,12 @@ class Rounds:
         """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
         number, every, there = turn.round, self.plan.params.rematch, self.transport.parties
         matched = self.state.matched
-        if not every or not number or len(there) < 2 or (matched and matched.round == number):
+        if not every or not number or len(there) < 2:
             return
         before, now = (number - 1) * trees_per_round // every, number * trees_per_round // every
         is_new = matched is not None and not set(there) <= set(matched.parties)
-        if is_new or now.bit_length() > before.bit_length():
+        done = matched is not None and matched.round == number
+        if is_new or (not done and now.bit_length() > before.bit_length()):
             most_uses = self._rematch(number, there)
             self.events.record(Rematched(round=number, parties=list(there), most_uses=most_uses))
             self.row_precision = self.precision.onto_rows(most_uses)

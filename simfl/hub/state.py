@@ -48,7 +48,10 @@ class State:
                 self._expect(entry.round == len(self.rounds), f"round {entry.round} after {len(self.rounds)} rounds")
                 self._grow(entry)
             case Scored():
-                self._expect(entry.record.round == len(self.history), f"a second score of round {entry.record.round}")
+                self._expect(
+                    entry.record.round == len(self.history),
+                    f"a score of round {entry.record.round}",
+                )
                 self.history.append(entry.record)
                 self._stop_early(entry.record)
             case Stopped():
@@ -89,8 +92,8 @@ class Events:
 
     def record(self, entry: Entry, *, sync: bool = True) -> None:
         """Something happened."""
-        self.journal.append(entry, sync=sync)
         self.state.apply(entry)
+        self.journal.append(entry, sync=sync)
 
     def score(self, train: dict[str, float], validation: dict[str, float]) -> None:
         """The metrics of the last round came in. Every callback gets them and can stop the training."""

@@ -116,13 +116,14 @@ class _Trainer:
             )
             if began is None:
                 events.record(now)
-            elif began != now:
-                raise DataError(
-                    f"This training began with other {_differences(began, now)}: its journal does not fit any more. "
-                    "Start a new training, without --resume."
-                )
-        else:
+        else:  # labels are compared when all are back
             labels = Labels(began.classes, np.array(began.base_score))
+            now = msgspec.structs.replace(began, params=self.params, seed=self.seed)
+        if began is not None and began != now:
+            raise DataError(
+                f"This training began with other {_differences(began, now)}: its journal does not fit any more. "
+                "Start a new training, without --resume."
+            )
         trees = [wire.adopted(tree) for trees in (self.warm_start.rounds if self.warm_start else []) for tree in trees]
         return Plan(self.prepared, self.params, self.seed, labels, trees)
 

@@ -129,7 +129,6 @@ class Session:
         self._divide(Split.of(self.party, message.validation_fraction, message.seed))
         aside, schema = self.split.validation, self.split.schema
         return msg.Description(
-            version=msg.VERSION,
             n_rows=len(self.split.training.y),
             n_validation_rows=len(aside.y) if aside else 0,
             n_features=self.split.n_features,
@@ -244,7 +243,10 @@ class Session:
     # --- labels ------------------------------------------------------------------------------------------------------
 
     def _describe_labels(self, message: msg.DescribeLabels) -> msg.Classes:
-        return msg.Classes(classes=self._classes() if LOSSES[message.objective].classifies else None)
+        if LOSSES[message.objective].classifies:
+            return msg.Classes(classes=self._classes())
+        as_numbers(self.split.training.y, str(self.party))  # refuses labels that are not numbers before the long search
+        return msg.Classes(classes=None)
 
     def _classes(self) -> list[Any]:
         rows, aside = self.split.training, self.split.validation

@@ -96,6 +96,8 @@ class Searcher:
 
 def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher) -> tuple[SimilarRows, msg.Matched]:
     """Shared matching: find the similar rows in the global tables."""
+    if hashing.round != question.round:
+        raise ProtocolError(f"Party {name!r} was asked to match rows of round {question.round}, not {hashing.round}.")
     own = bucket_numbers(hashing.values, [wire.unpack(v, "i4", (None,)) for v in question.bucket_values])
     tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in question.tables.items()}
     index = HashIndex([own, *tables.values()])
@@ -169,11 +171,11 @@ def read_kept(path: Path, split: Split) -> tuple[SimilarRows, bytes | None]:
             kept = dict(file)
         known, parties, sizes = str(kept["fingerprint"]), kept["order"].tolist(), kept["n_rows"].tolist()
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise FileError(f"{path} cannot be read. Run simfl.prepare again.") from None
+        raise FileError(f"{path} cannot be read. Prepare again: simfl.prepare, or a new training.") from None
     if known != split.fingerprint():
         raise FileError(
             f"The table of {split.who[0].lower()}{split.who[1:]} is not the one that {path} was prepared from. "
-            "Run simfl.prepare again."
+            "Prepare again: simfl.prepare, or a new training."
         )
     rows = {o: kept[f"similar_{i}"] for i, o in enumerate(parties) if f"similar_{i}" in kept}
     n_rows = dict(zip(parties, sizes, strict=True))

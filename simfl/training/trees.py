@@ -16,6 +16,7 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Ints, Mask, Table
+from simfl.errors import ParameterError
 from simfl.params import TrainParams
 
 LEAF = -1
@@ -161,12 +162,19 @@ _decoder = msgspec.json.Decoder(_Saved)
 
 def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
     """A tree of a booster (as a rule it has one), in breadth-first order and without its statistics."""
-    return _tree(_decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees[number])
+    return _tree(_saved(booster)[number])
 
 
 def all_trees(booster: xgb.Booster) -> list[Tree]:
     """All trees of a booster."""
-    return [_tree(saved) for saved in _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees]
+    return [_tree(saved) for saved in _saved(booster)]
+
+
+def _saved(booster: xgb.Booster) -> list[_SavedTree]:
+    try:
+        return _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees
+    except msgspec.DecodeError:  # JSON has no infinity
+        raise ParameterError("A tree has values beyond float32: the training diverges. Lower learning_rate.") from None
 
 
 def _tree(saved: _SavedTree) -> Tree:

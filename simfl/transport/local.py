@@ -7,7 +7,7 @@ parties share the threads: a party that is asked alone gets all of them, parties
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Generic, Protocol, TypeVar
 
 from simfl.messages import Reply, Request
@@ -69,7 +69,10 @@ class LocalTransport(Generic[H]):
         else:
             threads = max(self.n_jobs // len(messages), 1)
             asked = {p: self._pool.submit(self._carry, p, m, common, threads) for p, m in messages.items()}
-            replies = {party: future.result() for party, future in asked.items()}
+            try:
+                replies = {party: future.result() for party, future in asked.items()}
+            finally:
+                wait(asked.values())  # after an error or an interrupt, too: no party works on unseen
         self._is_quick[kind] = time.perf_counter() - begun < QUICK * len(messages)
         return replies
 

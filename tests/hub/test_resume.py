@@ -2,15 +2,19 @@
 
 import random
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import simfl
+from simfl import hub
 from simfl import messages as msg
 from simfl import model as models
 from simfl.errors import DataError, PartyLost
 from simfl.hub.journal import Grew, Rematched, open_journal
+from simfl.params import prepare_params, split, train_params
 from simfl.transport.local import LocalTransport
 from tests.wire import bits, metrics, sessions, train, under_training
 
@@ -205,3 +209,73 @@ def test_kept_similar_rows_of_another_table_are_refused(tmp_path):
     party.handle(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=3))
     with pytest.raises(OSError, match="is not the one"):
         party.handle(msg.Recall(round=0))
+
+
+class Rejoining(Unsafe):
+    """p2 is lost in round 1; p1 is lost in the round of a rematch; then both return at once."""
+
+    step = 0
+
+    def ask_all(self, messages):
+        question = next(iter(messages.values()))
+        if isinstance(question, msg.SumOntoRows):
+            for step, number, lost in ((0, 1, "p2"), (1, 2, "p1")):
+                if self.step == step and question.round >= number:
+                    self.step += 1
+                    raise PartyLost([lost], "cut off.")
+        return super().ask_all(messages)
+
+    def returned(self):
+        return ["p1", "p2"] if self.step == 2 and self.parties == ["p0"] else []
+
+
+@pytest.mark.parametrize("ids", ["linked", "fresh"])
+def test_parties_that_return_in_the_round_of_a_rematch_are_matched_again(ids):
+    transport, journal = Rejoining(members(sizes=(24, 20, 18))), open_journal()
+    training = run(transport, journal, min_parties=1, n_trees=8, max_depth=2, rematch=2, ids=ids)
+    assert len(training.rounds) == 8
+    assert [entry.parties for entry in journal.of(Rematched)][-1] == ["p0", "p1", "p2"]
+
+
+@pytest.mark.parametrize("present", [["p0", "p1", "p2"], ["p0", "p1"]])
+def test_changed_parameters_are_noticed_also_when_a_party_is_absent(present, tmp_path):
+    people = members()
+    first, second = split(PARAMS)
+    transport = Unsafe(people, folder=tmp_path)
+    prepared = hub.prepare(transport, prepare_params(**first))
+    transport.left = 20
+    with pytest.raises(Killed):
+        hub.train(transport, prepared, train_params(**second), recovery=recovery(tmp_path))
+    again = Unsafe(people, folder=tmp_path)
+    hub.describe(again, prepared.params, prepared.seed, prepared.schema)
+    assert hub.recall(again, again.parties, 0)
+    again.parties, again.cut_off = present, {"p2": (0, 10**6)} if len(present) == 2 else {}
+    changed = train_params(**second | {"learning_rate": 0.9, "max_depth": 2})
+    with pytest.raises(DataError, match=r"other parameters \(learning_rate, max_depth\)|max_depth, learning_rate"):
+        hub.train(again, prepared, changed, recovery=recovery(tmp_path))
+
+
+def recovery(folder):
+    return hub.Recovery(open_journal(folder / "journal"), min_parties=2)
+
+
+def test_levels_that_only_an_absent_party_has_keep_their_numbers(tmp_path):
+    def party(name, levels, seed):
+        rng = np.random.default_rng(seed)
+        ward = rng.choice(levels, 60)
+        return simfl.Party(name, pd.DataFrame({"ward": ward, "x": rng.normal(size=60)}), np.isin(ward, ["b", "d"]) * 1)
+
+    people = [party("p0", ["b", "c"], 1), party("p1", ["a", "b", "d"], 2), party("p2", ["c", "d"], 3)]
+    params, later = prepare_params(n_neighbors=0, random_state=0), train_params(n_trees=8, max_depth=3, random_state=0)
+    transport = Unsafe(people)
+    prepared = hub.prepare(transport, params)
+    transport.left = 22
+    with pytest.raises(Killed):
+        hub.train(transport, prepared, later, recovery=recovery(tmp_path))
+    again = Unsafe([people[0], people[2]])
+    hub.describe(again, params, prepared.seed, prepared.schema)
+    training = hub.train(again, prepared, later, recovery=recovery(tmp_path))
+    losses = [record.train["logloss"] for record in training.history]
+    assert all(after < before for before, after in pairwise(losses))
+    levels = {session.split.schema.columns[0].levels for session in again.handlers.values()}
+    assert levels == {("a", "b", "c", "d")}

@@ -170,7 +170,7 @@ def test_leaf_values_for_trees_never_seen_are_refused():
     party.handle(msg.Start(params=params, seed=0, classes=None, base_margin=[0.0], remember=0))
     values = msg.AdoptedTree(values=wire.pack(np.zeros(3, np.float32)), structure=None)
     with pytest.raises(ProtocolError, match="has not seen"):
-        party.handle(msg.Finish(round=1, previous=[values]))
+        party.handle(msg.Finish(previous=[values]))
 
 
 def test_a_party_shows_itself_without_its_rows():

@@ -6,7 +6,7 @@ import pytest
 import simfl
 from simfl import hub
 from simfl import messages as msg
-from simfl.errors import ProtocolError
+from simfl.errors import DataError, ProtocolError
 from simfl.params import prepare_params, train_params
 from simfl.party.session import ACCEPTS, Session, State
 from simfl.privacy.tokens import secret_of
@@ -98,6 +98,14 @@ def test_keys_that_were_drawn_must_be_taken_or_drawn_again(questions):
     session.handle(msg.DrawKey())
     with pytest.raises(ProtocolError, match="under a key that it did not draw"):
         session.handle(msg.TakeKeys(keys={"a": msg.SignedKey(key=bytes(32))}, first="a", sealed=None))
+
+
+def test_labels_that_are_not_numbers_are_refused_before_the_long_search():
+    member = simfl.Party("a", np.zeros((3, 2)), ["low", "high", "low"])
+    session = Session(member)
+    session.handle(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=0))
+    with pytest.raises(DataError, match="Party 'a' has labels that are not numbers"):
+        session.handle(msg.DescribeLabels(objective="reg:squarederror"))
 
 
 def test_another_version_of_the_protocol_is_refused():

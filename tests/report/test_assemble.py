@@ -4,7 +4,7 @@ import pytest
 
 import simfl
 from simfl.federation import train_and_keep
-from simfl.messages import VERSION, Greeting
+from simfl.messages import Greeting
 from simfl.params import split, train_params
 from simfl.party import Session
 from simfl.party.journal import Answered
@@ -23,7 +23,7 @@ def finished(table, labels):
 
 @pytest.fixture(scope="module")
 def known(finished):
-    greetings = {name: Greeting(version=VERSION, problems=[], versions={"simfl": "1"}) for name in ("north", "south")}
+    greetings = {name: Greeting(problems=[], versions={"simfl": "1"}) for name in ("north", "south")}
     return assemble.at_hub(finished[0], {"south": [1, 3]}, greetings, restarted=True)
 
 

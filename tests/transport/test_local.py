@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,30 @@ def test_threads_are_shared_between_those_asked_at_once():
 
 
 def test_an_error_at_a_party_reaches_the_caller():
-    finish = msg.Finish(round=0, previous=[])
+    finish = msg.Finish(previous=[])
     with pytest.raises(ProtocolError, match="Party 'p1'"):
         LocalTransport(parties(3), n_jobs=2).ask_all({"p0": DESCRIBE, "p1": finish})
+
+
+def test_after_an_error_no_party_is_still_at_work():
+    import threading
+
+    finished = threading.Event()
+
+    class Slow:
+        name, n_jobs = "slow", 1
+
+        def handle(self, message):
+            time.sleep(0.2)
+            finished.set()
+            return msg.Done()
+
+    class Broken:
+        name, n_jobs = "broken", 1
+
+        def handle(self, message):
+            raise ProtocolError("no")
+
+    with pytest.raises(ProtocolError):
+        LocalTransport([Broken(), Slow()], n_jobs=2).ask_all(dict.fromkeys(["broken", "slow"], DESCRIBE))
+    assert finished.is_set()
