@@ -23,6 +23,8 @@ Ids = Literal["linked", "fresh"]
 Objective = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
 MAX_HASHES: Final = 255  # a count of equal hash values must fit one byte
 BINS: Final = 256  # per feature, as in XGBoost
+MAX_WEIGHT: Final = 1e12  # of a row; beyond that sums lose the digits that tell rows apart, and no split pays
+MAX_LABEL: Final = 1e18  # of a regression: larger squares would leave float32
 
 
 def _is(description: str, **limits: Any) -> Meta:
