@@ -102,7 +102,7 @@ def as_numbers(labels: AnyArray, who: str) -> Doubles:
             f"{who} has labels that are not numbers. Use objective='binary:logistic' or 'multi:softprob' for classes."
         ) from None
     if not (np.abs(numbers) < MAX_LABEL).all():
-        raise DataError(f"{who} has labels beyond {MAX_LABEL:g}. Drop these rows, or measure in a larger unit.")
+        raise DataError(f"{who} has labels beyond 1e18. Drop these rows, or measure in a larger unit.")
     return numbers
 
 
