@@ -49,8 +49,9 @@ def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[dict[str, S
     first, second = split(params)
     transport = gather(parties, 1)
     stage_1 = prepare_params(**first)
-    hub.describe(transport, stage_1, hub.fresh_seed(stage_1.random_state))
-    labels = hub.agree_on_labels(transport, train_params(**second), hub.MaskSteps())
+    described = hub.describe(transport, stage_1, hub.fresh_seed(stage_1.random_state))
+    n_rows = {party: d.n_rows for party, d in described.items()}
+    labels = hub.agree_on_labels(transport, train_params(**second), hub.MaskSteps(), n_rows)
     return {name: session.split for name, session in transport.handlers.items()}, labels.classes
 
 

@@ -25,6 +25,8 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 MAX_HASHES: Final = 255  # a count of equal hash values must fit one byte
 BINS: Final = 256  # per feature, as in XGBoost
+MAX_WEIGHT: Final = 1e12  # of a row; beyond that sums lose the digits that tell rows apart, and no split pays
+MAX_LABEL: Final = 1e18  # of a regression: larger squares would leave float32
 
 
 class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,8 +15,8 @@ from simfl.arrays import AnyArray, Doubles, Floats, Table
 from simfl.data.arrow import as_arrow, is_valid_text
 from simfl.data.schema import Schema
 from simfl.errors import DataError
+from simfl.params import MAX_LABEL, MAX_WEIGHT
 
-MAX_WEIGHT = 1e12  # beyond that, a training would find no split that pays: sums lose the digits that tell rows apart
 _LABEL_KINDS: dict[str, type] = {"string": np.str_, "integer": np.int64, "boolean": np.bool_}
 _LABEL_KINDS |= dict.fromkeys(("floating", "mixed-integer-float", "decimal"), np.float64)
 
@@ -93,7 +93,7 @@ def as_numbers(labels: AnyArray, who: str) -> Doubles:
         raise DataError(
             f"{who} has labels that are not numbers. Use objective='binary:logistic' or 'multi:softprob' for classes."
         ) from None
-    if not (np.abs(numbers) < 1e18).all():  # their squares would leave float32
+    if not (np.abs(numbers) < MAX_LABEL).all():
         raise DataError(f"{who} has labels beyond 1e18. Drop these rows, or measure in a larger unit.")
     return numbers
 

@@ -1,5 +1,6 @@
 """What is learned: the classes of all parties and the start value, from sums that may be masked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ from simfl.arrays import Doubles
 from simfl.errors import DataError, ParameterError
 from simfl.hub.asking import ask_all, refuse_unless, sent_by, wide_sums
 from simfl.hub.handshake import MaskSteps
-from simfl.params import TrainParams
-from simfl.privacy.exact import wide_total
+from simfl.params import MAX_LABEL, MAX_WEIGHT, TrainParams
+from simfl.privacy.exact import from_wide, wide_total
 from simfl.training.losses import LOSSES
 from simfl.transport.base import Transport
 
@@ -23,8 +24,8 @@ class Labels(NamedTuple):
     base_score: Doubles
 
 
-def agree_on_labels(transport: Transport, params: TrainParams, masks: MaskSteps) -> Labels:
-    """Ask for classes and label sums. Refuses labels that do not fit together."""
+def agree_on_labels(transport: Transport, params: TrainParams, masks: MaskSteps, n_rows: Mapping[str, int]) -> Labels:
+    """Ask for classes and label sums. Refuses labels that do not fit together, and sums that cannot be."""
     replies = ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.Classes)
     classes = check_labels(replies, params)
     if params.epsilon is not None:  # sums of labels would tell about labels, without noise
@@ -32,11 +33,28 @@ def agree_on_labels(transport: Transport, params: TrainParams, masks: MaskSteps)
         return Labels(classes, _base_score([1.0] * n, n, classes, params))
     question = msg.SumLabels(classes=classes, mask=masks.next())
     sums = {party: reply.sums for party, reply in ask_all(transport, question, msg.LabelSums).items()}
-    *each, weight = wide_total(wide_sums(sums, (1 if classes is None else len(classes)) + 1))
-    sound = weight > 0 and (classes is None or min(each) >= 0)
-    if not sound:
+    wide = wide_sums(sums, (1 if classes is None else len(classes)) + 1)
+    if not masks.on:
+        for party, own in zip(sums, wide, strict=True):
+            with sent_by(party):
+                found = from_wide(own)
+                refuse_unless(
+                    _possible(found, classes, n_rows[party]), f"label sums of {found} for {n_rows[party]} rows"
+                )
+    *each, weight = total = wide_total(wide)
+    if not _possible(total, classes, sum(n_rows[party] for party in sums)):
         raise DataError(f"The label sums over all parties are not possible: {each} of a weight of {weight:g}.")
     return Labels(classes, _base_score(each, weight, classes, params))
+
+
+def _possible(sums: Sequence[float], classes: list[Any] | None, n_rows: int) -> bool:
+    """Whether this many rows can have such label sums; the last of them is the weight of all rows."""
+    *each, weight = sums
+    if not 0 < weight <= MAX_WEIGHT * n_rows:
+        return False
+    if classes is None:
+        return abs(each[0]) <= MAX_LABEL * weight
+    return min(each) >= 0 and math.isclose(sum(each), weight, rel_tol=1e-6)
 
 
 def check_labels(replies: Mapping[str, msg.Classes], params: TrainParams) -> list[Any] | None:

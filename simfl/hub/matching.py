@@ -61,7 +61,16 @@ class Matching:
             with sent_by(party):
                 hashes[party] = _hash_values(reply, self.n_rows[party])
         found = ask_each(self.transport, self._questions(hashes, number), msg.Matched)
+        for party, matched in found.items():
+            with sent_by(party):
+                self._check_matched(matched, party, [other for other in hashes if other != party])
         return Match({p: r.equal_hashes for p, r in found.items()}, {p: r.most_uses for p, r in found.items()})
+
+    def _check_matched(self, reply: msg.Matched, party: str, others: Sequence[str]) -> None:
+        most = self.n_rows[party] * (self.params.n_neighbors or 0)
+        fact = f"{reply.most_uses} of its rows like the same row, where {most} is possible"
+        refuse_unless(reply.most_uses <= most, fact)
+        refuse_unless(set(reply.equal_hashes) == set(others), f"similar rows of {sorted(reply.equal_hashes)}")
 
     def _questions(self, hashes: Mapping[str, HashValues], number: int) -> dict[str, msg.Match]:
         tables = merge_tables(hashes)

@@ -1,14 +1,29 @@
-"""How finely sums travel: the exponents of fixed-point numbers, from the bounds that every party announces."""
+"""How finely sums travel: the exponents of fixed-point numbers, from the bounds that every party announces.
+
+One party's bound decides about the digits of all. So a bound must be possible for the rows that the party has, and it
+must leave the other parties their digits. What arrives later is compared with what was announced.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from simfl import messages as msg
-from simfl.privacy.exact import FINE_ENOUGH, LEAF_BITS, ROW_BITS, SHORT_BITS, resolution
+from simfl.arrays import Doubles
+from simfl.errors import DataError
+from simfl.hub.asking import refuse_unless
+from simfl.params import MAX_WEIGHT, Objective, TrainParams
+from simfl.privacy.exact import FINE_ENOUGH, LEAF_BITS, ROW_BITS, SHORT_BITS, power_above, resolution
 from simfl.privacy.noise import REACH, Noise
 from simfl.training.groups import SPREAD
+from simfl.training.losses import GROWTH, LOSSES
+
+COARSEST = 0.25  # of a party's largest gradient: with coarser digits next to nothing is left of its sums
+RAREST = 1e-6  # no class is rarer: a leaf of one class alone then moves the margin by up to its inverse
+ROUNDING = 1.001  # leaf values are float32
 
 Exponents = tuple[int, int]  # of gradients and of hessians: their resolution as powers of two
 
@@ -35,10 +50,22 @@ class Precision:
         far = self.noise.row if self.noise else (0.0, 0.0)
         gradients = [s.gradient * uses + REACH * far[0] for s, uses in sizes]
         hessians = [s.hessian * uses + REACH * far[1] for s, uses in sizes]
+        exponent = resolution(gradients, ROW_BITS)
+        self._check_digits(dict(zip(self.started, gradients, strict=True)), exponent)
         largest = max(s.hessian for s in self.started.values())
         short = math.ldexp(1.0, resolution(hessians, SHORT_BITS)) <= FINE_ENOUGH * largest
         bits: msg.RowBits = 23 if short else 31
-        return RowPrecision((resolution(gradients, ROW_BITS), resolution(hessians, bits)), bits)
+        return RowPrecision((exponent, resolution(hessians, bits)), bits)
+
+    def _check_digits(self, bounds: Mapping[str, float], exponent: int) -> None:
+        """Refuse a party's bound beside which another party's gradients would be rounded away."""
+        each = {party: s.gradient for party, s in self.started.items() if s.gradient}
+        least, most = min(each, key=each.__getitem__, default=""), max(bounds, key=bounds.__getitem__)
+        if each and math.ldexp(1.0, exponent) > COARSEST * each[least]:
+            raise DataError(
+                f"Party {most!r} announced sums of gradients of up to {bounds[most]:g}: beside them, the gradients of "
+                f"party {least!r}, of up to {each[least]:g}, would be lost. Check the labels and weights of {most!r}."
+            )
 
     @property
     def per_leaf(self) -> Exponents:
@@ -53,3 +80,47 @@ class Precision:
     def least_hessian(self) -> float:
         """The deviation of the noise in a leaf's total: anything below cannot be told from zero."""
         return self.noise.leaf[1] * math.sqrt(len(self.started)) if self.noise else -math.inf
+
+    # --- what can be -------------------------------------------------------------------------------------------------
+
+    def check_leaf_sums(self, G: Doubles, H: Doubles, parties: Sequence[str]) -> None:
+        """Refuse sums per leaf of these parties that are beyond what they announced."""
+        far = self.noise.leaf if self.noise else (0.0, 0.0)
+        most_gradient = sum(self.started[party].total_gradient + REACH * far[0] for party in parties)
+        most_hessian = sum(self.started[party].total_hessian + REACH * far[1] for party in parties)
+        largest, least = float(np.abs(G).max()), float(H.min())
+        refuse_unless(largest <= most_gradient, f"gradients in a leaf of {largest:g}, announced were {most_gradient:g}")
+        refuse_unless(H.max() <= most_hessian, f"hessians in a leaf of {H.max():g}, announced were {most_hessian:g}")
+        refuse_unless(self.noise is not None or least >= 0, f"hessians in a leaf of {least:g}")
+
+    def most_leaf_value(self, params: TrainParams) -> float:
+        """How large a leaf value can be that a builder found by itself.
+
+        For numbers it is a mean of residuals, and the parties announced how large these can become. For classes it is
+        gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class allows.
+        """
+        bounds = self.started.values()
+        if not LOSSES[params.objective].classifies:
+            step = GROWTH * max(s.gradient / s.hessian if s.hessian else 0.0 for s in bounds)
+        else:
+            total = sum(s.total_gradient for s in bounds)
+            step = min(1 / RAREST, total / params.reg_lambda if params.reg_lambda and not self.noise else math.inf)
+        return ROUNDING * params.learning_rate * min(step, params.max_delta_step or math.inf)
+
+
+def check_bounds(reply: msg.Started, n_rows: int, objective: Objective) -> None:
+    """Refuse bounds that cannot be: they follow from the objective, the number of rows and the largest weight."""
+    bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
+    powers = all(bound == 0 or math.frexp(bound)[0] == 0.5 for bound in bounds)
+    refuse_unless(min(bounds) >= 0 and powers, f"the bounds {bounds}")
+    gradient, hessian = LOSSES[objective].bounds(np.empty((0, 1), np.float32), np.empty(0, np.float32))
+    largest = float(np.finfo(np.float32).max)
+    most = power_above(MAX_WEIGHT * (gradient or GROWTH * largest)), power_above(MAX_WEIGHT * hessian)
+    for bound, total, limit in zip(bounds[:2], bounds[2:], most, strict=True):
+        refuse_unless(bound <= limit, f"a bound of {bound:g} for one row, where {limit:g} is possible")
+        refuse_unless(
+            bound <= total <= power_above(n_rows * bound), f"a bound of {total:g} for {n_rows} rows of up to {bound:g}"
+        )
+    if gradient:  # bounded for a weight of one: both follow from the largest weight
+        fits = reply.gradient * hessian == reply.hessian * gradient
+        refuse_unless(fits, f"bounds of {reply.gradient:g} and {reply.hessian:g} that do not belong together")

@@ -10,6 +10,7 @@ When a party is lost or comes back, new rounds begin with other keys: see `train
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,18 +19,19 @@ import numpy as np
 from simfl import messages as msg
 from simfl import wire
 from simfl.arrays import AnyArray, Doubles
+from simfl.errors import ProtocolError
 from simfl.hub import blind
 from simfl.hub.asking import ask_all, ask_each, check_round, refuse_unless, sent_by, wide_sums
 from simfl.hub.handshake import MaskSteps, mask_steps
 from simfl.hub.journal import Entry, Grew, Rematched
 from simfl.hub.labels import Labels
 from simfl.hub.matching import recall
-from simfl.hub.precision import Precision
+from simfl.hub.precision import Precision, check_bounds
 from simfl.hub.preparation import Prepared, total_moments
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
 from simfl.preprocessing.scaling import Scale, common_scale
-from simfl.privacy.exact import from_ints, int_type, wide_total
+from simfl.privacy.exact import ROW_BITS, from_ints, int_type, wide_total
 from simfl.privacy.noise import plan
 from simfl.training.losses import LOSSES
 from simfl.training.pruning import gain_of_features, keep_all, prune
@@ -94,8 +96,7 @@ class Rounds:
         started = ask_all(self.transport, self._start_request(), msg.Started)
         for party, reply in started.items():
             with sent_by(party):
-                bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
-                refuse_unless(min(bounds) >= 0, f"the bounds {bounds}")
+                check_bounds(reply, prepared.rows[party], params.objective)
         noise = plan(params, self.plan.n_rounds, n_parties, shares_rows=prepared.has_similar_rows)
         self.precision = Precision(started, params.min_group, noise)
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
@@ -156,6 +157,9 @@ class Rounds:
         for party, reply in replies.items():
             with sent_by(party):
                 check_round(reply, turn.round)
+                self._check_builders(reply, party, turn.builders)
+        for builder in turn.builders if self.masks.on else []:
+            self._check_masks_cancel(builder, {p: reply for p, reply in replies.items() if p != builder})
         totals = {builder: self._totals(builder, replies, orders.get(builder)) for builder in turn.builders}
         return totals, {party: reply.scores for party, reply in replies.items()}
 
@@ -170,11 +174,34 @@ class Rounds:
                     drawn.setdefault(party, {})[builder] = own
         return drawn, orders
 
+    def _check_builders(self, reply: msg.RowSums, party: str, builders: Sequence[str]) -> None:
+        """Refuse sums that are missing, or that nobody asked for.
+
+        Who had no part in the last rematch has no similar rows of it, nor has anybody similar rows at such a builder.
+        """
+        prepared, matched = self.plan.prepared, self.state.matched
+        asked = {builder for builder in builders if builder != party} if prepared.has_similar_rows else set()
+        known = set(matched.parties if matched else prepared.parties)
+        needed = asked & known if party in known else set()
+        for found in (set(reply.gradients), set(reply.hessians)):
+            refuse_unless(needed <= found, f"no sums onto the rows of {sorted(needed - found)}")
+            refuse_unless(found <= asked, f"sums onto the rows of {sorted(found - asked)}, which nobody asked for")
+        refuse_unless(set(reply.gradients) == set(reply.hessians), "gradients without hessians")
+
+    def _check_masks_cancel(self, builder: str, replies: Mapping[str, msg.RowSums]) -> None:
+        """Refuse masked sums of some parties only: the masks of the others would stay on."""
+        missing = [party for party, reply in replies.items() if builder not in reply.gradients]
+        if missing and len(missing) < len(replies):
+            with sent_by(missing[0]):
+                refuse_unless(False, f"no sums onto the rows of {builder!r}, and those of the others are masked")
+
     def _totals(self, builder: str, replies: Mapping[str, msg.RowSums], order: bytes | None) -> RowTotals:
-        hessians = int_type(self.row_precision.hessian_bits)
+        sent = {party: reply for party, reply in replies.items() if builder in reply.gradients}
+        shape = (self.plan.prepared.rows[builder], len(self.plan.labels.base_score))
+        add = partial(_add, shape=shape, n_parties=0 if self.masks.on else len(self.transport.parties))
         return RowTotals(
-            _add({party: reply.gradients.get(builder) for party, reply in replies.items()}, "i4"),
-            _add({party: reply.hessians.get(builder) for party, reply in replies.items()}, hessians),
+            add({party: reply.gradients[builder] for party, reply in sent.items()}, ROW_BITS),
+            add({party: reply.hessians[builder] for party, reply in sent.items()}, self.row_precision.hessian_bits),
             order,
         )
 
@@ -211,6 +238,10 @@ class Rounds:
         for tree in reply.trees:
             refuse_unless(tree.n_nodes < most_nodes, f"a tree of {tree.n_nodes} nodes, deeper than was asked for")
             wire.tree_from_message(tree, self.plan.prepared.n_features)
+        for values, tree in zip(reply.values or [], reply.trees, strict=False):
+            largest = float(np.abs(wire.unpack(values, "f4", (tree.n_nodes // 2 + 1,))).max())
+            most = self.precision.most_leaf_value(params)
+            refuse_unless(largest <= most, f"a leaf value of {largest:g}, where {most:g} is possible")
 
     def _value_leaves(self, turn: Turn, grown: Mapping[str, msg.Grown]) -> None:
         """Step 3: leaf values by the recipe. The parties get the finished trees with the next question."""
@@ -253,14 +284,37 @@ class Rounds:
         params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
         finished, values, gains = [], [], np.zeros(self.plan.prepared.n_features)
         for i, tree in enumerate(trees):
-            G = _leaf_total({p: r.gradients[i] for p, r in replies.items()}, tree.n_leaves, exponents[0])
-            H = _leaf_total({p: r.hessians[i] for p, r in replies.items()}, tree.n_leaves, exponents[1])
+            G, H = self._leaf_totals({p: (r.gradients[i], r.hessians[i]) for p, r in replies.items()}, tree.n_leaves)
             H = np.maximum(H, self.precision.least_hessian)
             final, leaf_values = _leaf_values(params)(tree, G, H, params)
             gains += gain_of_features(tree, final, G, H, params, len(gains))
             finished.append(final)
             values.append(leaf_values)
         return finished, values, gains.tolist()
+
+    def _leaf_totals(self, sums: Mapping[str, tuple[msg.Array, msg.Array]], n_leaves: int) -> tuple[Doubles, Doubles]:
+        """Gradients and hessians of all parties in the leaves of a tree, if they can be. Masked, only the total can."""
+        added = np.zeros((2, n_leaves), dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
+        for party, both in sums.items():
+            with sent_by(party):
+                own = np.stack([wire.unpack(array, "i8", (n_leaves,)).view(np.uint64) for array in both])
+                if not self.masks.on:
+                    self.precision.check_leaf_sums(*self._real(own), [party])
+            added += own
+        total = self._real(added)
+        try:
+            self.precision.check_leaf_sums(*total, list(sums))
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"The sums per leaf of all parties are not possible in round {len(self.state.rounds)}: "
+                f"{str(error).removesuffix('.')}. Some party sends false sums, and masks hide which one."
+            ) from None
+        return total
+
+    def _real(self, sums: AnyArray) -> tuple[Doubles, Doubles]:
+        """Gradients and hessians as real numbers."""
+        (G, H), exponents = sums.view(np.int64), self.precision.per_leaf
+        return from_ints(G, exponents[0]), from_ints(H, exponents[1])
 
     def finish(self) -> None:
         """The last trees and their metrics."""
@@ -356,24 +410,18 @@ def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
     return prune if params.extra_depth else keep_all
 
 
-def _add(arrays: Mapping[str, msg.Array | None], dtype: msg.DType) -> msg.Array | None:
+def _add(arrays: Mapping[str, msg.Array], bits: int, *, shape: tuple[int, int], n_parties: int) -> msg.Array | None:
     """The sum of integer vectors. Integers: the order of the parties does not matter.
 
-    Modulo 2 ** 32 (or 2 ** 24), in which masks cancel. What they hide was cut off at its bounds, so that its sum fits.
+    Modulo 2 ** 32 (or 2 ** 24), in which masks cancel. What they hide was cut off at its bounds, so that its sum fits;
+    sums without masks are checked for that (`n_parties` is not 0).
     """
-    total: AnyArray | None = None
-    for party, array in arrays.items():
-        if array is not None:
-            shape = total.shape if total is not None else (None,) * len(array.shape)
-            with sent_by(party):
-                values = wire.unpack(array, dtype, shape).view(np.uint32)
-            total = values.copy() if total is None else np.add(total, values, out=total)
-    return None if total is None else wire.pack(total.view(np.int32), dtype)
-
-
-def _leaf_total(arrays: Mapping[str, msg.Array], n_leaves: int, exponent: int) -> Doubles:
-    total = np.zeros(n_leaves, dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
+    total = np.zeros(shape, dtype=np.uint32)
     for party, array in arrays.items():
         with sent_by(party):
-            total += wire.unpack(array, "i8", (n_leaves,)).view(np.uint64)
-    return from_ints(total.view(np.int64), exponent)
+            values = wire.unpack(array, int_type(bits), shape)
+            if n_parties:
+                largest = max(int(values.max()), -int(values.min()))
+                refuse_unless(largest <= 2**bits // n_parties, "sums onto rows beyond the bounds that were announced")
+        total += values.view(np.uint32)
+    return wire.pack(total.view(np.int32), int_type(bits)) if arrays else None

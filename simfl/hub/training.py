@@ -107,7 +107,8 @@ class _Trainer:
         """Classes and start value, from the labels or from the journal of a training that already began."""
         began = events.state.began
         if began is None or set(self.transport.parties) == set(self.prepared.parties):
-            labels = agree_on_labels(self.transport, self.params, mask_steps(self.transport, self.params))
+            masks = mask_steps(self.transport, self.params)
+            labels = agree_on_labels(self.transport, self.params, masks, self.prepared.rows)
             if self.warm_start is not None:
                 _check_warm_start(self.warm_start, self.prepared, self.params, labels.classes)
                 labels = Labels(self.warm_start.classes, self.warm_start.base_score)

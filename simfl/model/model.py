@@ -21,7 +21,7 @@ from simfl.callbacks import TreeRecord
 from simfl.data.schema import Schema, xgboost_types
 from simfl.data.table import as_labels, as_table, as_targets
 from simfl.errors import DataError, FileError
-from simfl.model import xgboost_document
+from simfl.model import check, xgboost_document
 from simfl.model.xgboost_document import WarmStart, objective_of, set_start, start_of, to_booster, to_document
 from simfl.storage import write_atomically
 from simfl.training.losses import LOSSES, Loss
@@ -188,18 +188,31 @@ def load(path: str | os.PathLike[str]) -> Model:
         data = source.read_bytes()
     except OSError as error:
         raise FileError(f"The model {source} cannot be read: {error.strerror}.") from None
+    try:
+        content = check.read(data)
+        text = check.attribute(content, ATTRIBUTE)
+    except ValueError as error:
+        raise FileError(f"{source} is not an XGBoost model, or only a part of one: {error}.") from None
+    try:
+        about = msgspec.json.decode(text or "", type=About)
+    except (msgspec.DecodeError, RecursionError):
+        raise FileError(f"{source} was not written by SimFL. Open it with xgboost.Booster().load_model.") from None
+    return Model(_checked(source, content, about), about)
+
+
+def _checked(source: Path, content: dict[str, Any], about: About) -> xgb.Booster:
+    """The booster of a file's content, which XGBoost sees only if it is sound."""
     booster = xgb.Booster()
     try:
-        if not data.startswith(b"{") or not data.endswith(b"}"):  # an empty or cut off file would end the process
-            raise ValueError
-        booster.load_model(bytearray(data))
-    except (xgb.core.XGBoostError, ValueError):
-        raise FileError(f"{source} is not an XGBoost model, or only a part of one.") from None
-    try:
-        about = msgspec.json.decode(booster.attr(ATTRIBUTE) or "", type=About)
-    except msgspec.DecodeError:
-        raise FileError(f"{source} was not written by SimFL. Open it with xgboost.Booster().load_model.") from None
-    return Model(booster, about)
+        n_classes = None if about.classes is None else len(about.classes)
+        booster.load_model(bytearray(check.sound(content, n_classes, about.schema)))
+        if about.gain is not None and len(about.gain) != booster.num_features():
+            raise check.ModelError(f"gains of {len(about.gain)} features where it has {booster.num_features()}")
+    except (xgb.core.XGBoostError, check.ModelError) as error:
+        raise FileError(
+            f"The model {source} is not sound and was not opened: {str(error).strip()}. Get it again from its source."
+        ) from None
+    return booster
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
