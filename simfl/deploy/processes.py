@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from simfl.deploy.endpoints import PARTY_FILE
-from simfl.deploy.kits import provision
+from simfl.deploy.kits import check_kit, provision
 from simfl.deploy.study import Engine, Study, StudyParty, read_party_file
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.privacy.tokens import secret_of
@@ -57,6 +57,7 @@ def start(
     `within` is a command to run it with, such as `ip netns exec NAME`.
     """
     kit = kit.resolve()
+    check_kit(kit)
     is_hub = (kit / "startup" / "fed_server.json").exists()
     side = "server" if is_hub else "client"
     settings = ["secure_train=true", "org=simfl", "config_folder=config"]
@@ -65,8 +66,8 @@ def start(
     else:
         config = json.loads((kit / "startup" / "fed_client.json").read_text())
         settings.append(f"uid={config['client']['fqsn']}")
-    program = f"nvflare.private.fed.app.{side}.{side}_train"
-    command = [*within, sys.executable, "-m", program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
+    program = [sys.executable, "-m", "simfl.deploy.program", side]
+    command = [*within, *program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
     # A client that died cannot report how its part ended: do not wait a quarter of an hour for it.
     own = {"NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
     with contextlib.ExitStack() as stack:
@@ -76,6 +77,7 @@ def start(
             env={**os.environ, **own, **environment},
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
+            umask=0o077,  # journals, logs and jobs are for the owner alone
             start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
@@ -131,10 +133,9 @@ class LocalProcesses:
         self.study = msgspec.structs.replace(study, engine=self.engine)
         self.folder, self.within = folder, dict(within or {})
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        folder.mkdir(parents=True, exist_ok=True)
         self.kits = provision(self.study, folder)
         for party in study.party:
-            write_atomically(self.kits[party.name] / "party.toml", self._party_file(party, at).encode())
+            write_atomically(self.kits[party.name] / "party.toml", self._party_file(party, at).encode(), private=True)
 
     def _party_file(self, party: StudyParty, at: Path) -> str:
         data = msgspec.json.encode(str(at / str(party.data))).decode()  # quoted as TOML does
