@@ -1,6 +1,8 @@
 """Keys that are made at the sites, requests, certificates with a role, and revocation. Real certificates throughout."""
 
+import contextlib
 import shutil
+import ssl
 
 import pytest
 from cryptography import x509
@@ -13,6 +15,7 @@ pytest.importorskip("nvflare")
 from simfl.cli.app import app
 from simfl.deploy.authority import SITE_BITS, Authority, new_key, pem, sites_of, write_request
 from simfl.deploy.kits import accept, check_kit, join, open_authority, provision, revoke, sign_requests
+from simfl.deploy.program import refuse_revoked
 from simfl.deploy.study import read_study, write_examples
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.privacy.certificates import REVOKED, fingerprint, is_revoked, read_revoked, role_of
@@ -213,6 +216,36 @@ def test_kits_that_were_made_in_one_place_learn_of_it_at_once(tmp_path):
     check_kit(place.kits / "north")
     with pytest.raises(EngineError, match="no certificate of nobody to revoke"):
         revoke(place.study, place.kits, "nobody")
+
+
+def handshake(client, server):
+    """A TLS handshake in memory between two contexts."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    for end in ends * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+
+
+@pytest.mark.parametrize("lost", ["north", "hub"])
+def test_hub_and_party_refuse_a_revoked_certificate_in_the_handshake(place, monkeypatch, lost):
+    from nvflare.fuel.f3.drivers import net_utils, tcp_driver
+
+    def context(name, *, server):
+        monkeypatch.setattr(tcp_driver, "get_ssl_context", net_utils.get_ssl_context)
+        startup, stem = place.kits / name / "startup", "server" if server else "client"
+        refuse_revoked(startup / REVOKED)
+        files = {f"{stem}_cert": startup / f"{stem}.crt", f"{stem}_key": startup / f"{stem}.key"}
+        params = {"scheme": "stcp", "ca_cert": startup / "rootCA.pem"} | files
+        return tcp_driver.get_ssl_context({key: str(value) for key, value in params.items()}, server)
+
+    handshake(context("north", server=False), context("hub", server=True))
+    revoke(place.study, place.authority, lost)
+    place.sign()
+    kept = "hub" if lost == "north" else "north"
+    place.accept(kept)  # the other has not heard of it, or does not want to
+    with pytest.raises(ssl.SSLCertVerificationError, match="revoked"):
+        handshake(context("north", server=False), context("hub", server=True))
 
 
 def test_an_authority_without_its_key_makes_no_new_root(place):
