@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 import stat
 import struct
 import zlib
@@ -76,7 +77,9 @@ def require_private(folder: Path, within: Path) -> None:
     """Refuse a folder inside `within` if it, or anything in it, is open to others."""
     loose = [path for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & _OTHERS and not path.is_symlink()]
     if loose and os.name == "posix":
-        raise FileError(f"Other users of this machine can read {min(loose)}. Run: chmod -R go-rwx {within}")
+        raise FileError(
+            f"Other users of this machine can read {min(loose)}. Run: chmod -R go-rwx {shlex.quote(str(within))}"
+        )
 
 
 # --- journals --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,15 @@ NEW_KEY = "`simfl join` makes a new one where there is none"
 
 def join(study: Study, name: str, kit: Path) -> bytes:
     """Write a kit that lacks a certificate, with a fresh key unless it has one; returns its request (CSR)."""
-    site = find_site(study, name)
+    request = _request(find_site(study, name), kit)
+    _write_settings(study, {name: kit})
+    return request
+
+
+def _request(site: Site, kit: Path) -> bytes:
     file = private_folder(private_folder(kit) / "startup") / f"{site.stem}.key"
     if not file.exists():
         write_atomically(file, ca.key_text(ca.new_key(ca.SITE_BITS)), private=True)
-    _write_settings(study, site, kit)
     return ca.write_request(site, ca.read_key(file, NEW_KEY))
 
 
@@ -74,7 +78,7 @@ def _refuse_older(startup: Path, root: x509.Certificate, revoked: x509.Certifica
     if (startup / ROOT).exists() and x509.load_pem_x509_certificate((startup / ROOT).read_bytes()) != root:
         raise FileError(
             f"What came back is signed by another root than {startup / ROOT}. If the study has really begun again with "
-            "a new root, remove that file first."
+            f"a new root, remove that file and {REVOKED} first."
         )
     if (startup / REVOKED).exists() and ca.number_of(read_revoked(startup / REVOKED, root)) > ca.number_of(revoked):
         raise FileError(f"What came back is older than {startup / REVOKED}. Ask for the newest.")
@@ -143,7 +147,8 @@ def provision(study: Study, folder: Path, renew: Collection[str] = ()) -> dict[s
 
     Run again with more parties, the certificates of the others stay valid. Those named in `renew` get a new one.
     """
-    authority = open_authority(study, private_folder(folder))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = open_authority(study, folder)
     _check_renewed(authority, renew)
     kits = {}
     for name, site in sites_of(study).items():
@@ -153,9 +158,10 @@ def provision(study: Study, folder: Path, renew: Collection[str] = ()) -> dict[s
             key.unlink(missing_ok=True)
         elif authority.has_lost(name) or (authority.issued(name) and not key.exists()):
             continue  # revoked, or its key is elsewhere
-        authority.sign(site, join(study, name, kit), renew=name in renew)
+        authority.sign(site, _request(site, kit), renew=name in renew)
         accept(study, name, kit, authority.signed(name))
         kits[name] = kit
+    _write_settings(study, kits)
     return kits
 
 
@@ -178,17 +184,22 @@ def revoke(study: Study, folder: Path, name: str) -> list[Path]:
 # --- FLARE's settings ------------------------------------------------------------------------------------------------
 
 
-def _write_settings(study: Study, site: Site, kit: Path) -> None:
-    """Have FLARE write the settings of this site, and close what it leaves open."""
+def _write_settings(study: Study, kits: Mapping[str, Path]) -> None:
+    """Have FLARE write the settings of these sites, and close what it leaves open."""
     with _private_files(), tempfile.TemporaryDirectory() as folder:
-        source = _have_written(study, Path(folder)) / site.subject
-        _restrict(source / "local", is_hub=site.role == "hub")
-        for part in ("startup", "local"):
-            private_folder(kit / part)
-            shutil.copytree(source / part, kit / part, copy_function=shutil.copyfile, dirs_exist_ok=True)
-            for path in (kit / part).rglob("*"):  # what was there before
-                path.chmod(0o700 if path.is_dir() else 0o600)
-        private_folder(kit / "transfer")
+        made = _have_written(study, Path(folder))
+        for name, kit in kits.items():
+            site = find_site(study, name)
+            _restrict(made / site.subject / "local", is_hub=site.role == "hub")
+            for part in ("startup", "local"):
+                _copy_private(made / site.subject / part, kit / part)
+            private_folder(kit / "transfer")
+
+
+def _copy_private(source: Path, target: Path) -> None:
+    shutil.copytree(source, private_folder(target), copy_function=shutil.copyfile, dirs_exist_ok=True)
+    for path in target.rglob("*"):  # also what was there before
+        path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 @contextlib.contextmanager

@@ -21,13 +21,13 @@ from simfl.deploy.kits import check_kit, provision
 from simfl.deploy.study import Engine, Study, StudyParty, read_party_file
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.privacy.tokens import secret_of
-from simfl.storage import write_atomically
+from simfl.storage import require_private, write_atomically
 
 
 def run_hub(kit: Path) -> int:
     """Be the hub, in the foreground."""
     if not (kit / "startup" / "fed_server.json").exists():
-        raise FileError(f"{kit} is not a hub's kit. `simfl provision study.toml` writes it as kits/hub.")
+        raise FileError(f"{kit} is not a hub's kit. `simfl join study.toml --name hub` makes one.")
     return _foreground(kit, {})
 
 
@@ -35,7 +35,9 @@ def run_party(party_path: Path) -> int:
     """Be a party, in the foreground."""
     own = read_party_file(party_path)
     if own.kit is None or not (Path(own.kit) / "startup" / "fed_client.json").exists():
-        raise FileError(f"{party_path} names no kit of a party (kit = {own.kit!r}). Ask who ran `simfl provision`.")
+        raise FileError(f"{party_path} names no kit of a party (kit = {own.kit!r}). `simfl join` makes one.")
+    if own.secret is not None:
+        require_private(party_path, party_path)
     return _foreground(Path(own.kit), {PARTY_FILE: str(party_path.resolve())})
 
 

@@ -65,6 +65,13 @@ def test_a_journal_is_private(tmp_path):
     assert not (tmp_path / "run" / "journal").stat().st_mode & OTHERS
 
 
+def test_no_party_starts_from_a_party_file_with_a_secret_that_others_can_read(kits, tmp_path):
+    file = tmp_path / "party.toml"
+    file.write_text(f'name = "north"\ndata = "north.csv"\nkit = "kits/north"\nsecret = "{bytes(32).hex()}"\n')
+    with pytest.raises(FileError, match=r"can read .*party\.toml\. Run: chmod"):
+        run_party(file)
+
+
 @pytest.mark.parametrize("name", ["hub", "north", "submitter"])
 @pytest.mark.parametrize("what", ["startup", "key"])
 def test_nothing_starts_from_a_kit_that_others_can_read(kits, tmp_path, name, what):

@@ -1,9 +1,11 @@
 """Keys that are made at the sites, requests, certificates with a role, and revocation. Real certificates throughout."""
 
 import contextlib
+import json
 import shutil
 import ssl
 
+import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -252,6 +254,24 @@ def test_an_authority_without_its_key_makes_no_new_root(place):
     (place.authority / ".authority" / place.study.name / "root.key").unlink()
     with pytest.raises(FileError, match="Put it back"):
         place.sign()
+
+
+def test_an_authority_of_an_earlier_version_is_left_alone(tmp_path):
+    place = Place(tmp_path)
+    (place.kits / ".authority" / place.study.name / "state").mkdir(parents=True)
+    with pytest.raises(EngineError, match="Move it away"):
+        provision(place.study, place.kits)
+
+
+def test_a_host_may_be_longer_than_a_name_in_a_certificate(tmp_path):
+    place, host = Place(tmp_path), "a" * 60 + ".example.org"
+    place.study = msgspec.structs.replace(place.study, engine=msgspec.structs.replace(place.study.engine, host=host))
+    provision(place.study, place.kits)
+    names = place.certificate("hub").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [host]
+    service = json.loads((place.kits / "north" / "startup" / "fed_client.json").read_text())["servers"][0]
+    assert service["service"]["target"] == f"{host}:8002"
+    assert service["identity"] == host[:64]
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------

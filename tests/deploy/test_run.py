@@ -140,7 +140,7 @@ def test_a_run_folder_is_not_used_twice(study, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [["hub", "start"], ["party", "start"], ["train"], ["provision"], ["init"], ["check"]]
+    "command", [["hub", "start"], ["party", "start"], ["train"], ["join"], ["provision"], ["init"], ["check"]]
 )
 def test_every_step_explains_itself(command):
     result = run(app, [*command, "--help"])
