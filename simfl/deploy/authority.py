@@ -76,7 +76,9 @@ class Authority:
 
         self.key = new_key(ROOT_BITS)
         name = Identity(study)
-        self.root = generate_cert(name, name, self.key, self.key.public_key(), valid_days=ROOT_DAYS, ca=True)
+        self.root = generate_cert(
+            name, name, self.key, self.key.public_key(), valid_days=ROOT_DAYS, ca=True, not_valid_before=_start()
+        )
         write_atomically(self.folder / "root.key", key_text(self.key), private=True)
         self._write_revoked([], 1)
         write_atomically(self.folder / "root.crt", pem(self.root), private=True)  # last: now there is a root
@@ -91,7 +93,7 @@ class Authority:
         return any(is_revoked(certificate, self.revoked) for certificate in self.issued(name)[-1:])
 
     def sign(self, site: Site, request: bytes, *, renew: bool = False) -> x509.Certificate:
-        """The certificate for a request: the one that this site has for this key, or a new one.
+        """The certificate for a request: the one that this site has for this key and name, or a new one.
 
         A site that has, or had, a certificate of another key gets a new one with `renew` only.
         """
@@ -99,9 +101,10 @@ class Authority:
         of_key = [certificate for certificate in issued if certificate.public_key() == key]
         if any(is_revoked(certificate, self.revoked) for certificate in of_key):
             raise EngineError(f"The key of {site.name!r} is revoked. Remove it there and run `simfl join` again.")
-        if of_key and of_key[-1] == issued[-1] and not renew:
+        known = bool(issued) and issued[-1].public_key() == key
+        if known and name_of(issued[-1].subject) == site.subject and not renew:
             return issued[-1]
-        if issued and not renew:
+        if issued and not known and not renew:
             raise EngineError(
                 f"{site.name!r} has or had a certificate of another key. If its people confirm by telephone that the "
                 f"new key is theirs, add --renew {site.name}."
@@ -116,8 +119,8 @@ class Authority:
         if not issued:
             raise EngineError(f"There is no certificate of {name} to revoke.")
         now = datetime.datetime.now(datetime.UTC)
-        entries = [x509.RevokedCertificateBuilder(c.serial_number, now).build() for c in issued]
-        new = [entry for entry, c in zip(entries, issued, strict=True) if not is_revoked(c, self.revoked)]
+        lost = [certificate.serial_number for certificate in issued if not is_revoked(certificate, self.revoked)]
+        new = [x509.RevokedCertificateBuilder(number, now).build() for number in lost]
         self._write_revoked([*self.revoked, *new], number_of(self.revoked) + 1)
         self.revoked = read_revoked(self.folder / REVOKED, self.root)
 
@@ -131,7 +134,7 @@ class Authority:
     def _issue(self, site: Site, public_key: object) -> x509.Certificate:
         from nvflare.lighter.utils import Identity, generate_cert
 
-        now = datetime.datetime.now(datetime.UTC)
+        now = _start()
         end = min(now + datetime.timedelta(days=SITE_DAYS), self.root.not_valid_after_utc)
         certificate: x509.Certificate = generate_cert(
             Identity(site.subject, "simfl", site.role),
@@ -149,12 +152,17 @@ class Authority:
         builder = (
             x509.CertificateRevocationListBuilder(revoked_certificates=entries)
             .issuer_name(self.root.subject)
-            .last_update(datetime.datetime.now(datetime.UTC))
+            .last_update(_start())
             .next_update(self.root.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
         write_atomically(self.folder / REVOKED, pem(builder.sign(self.key, hashes.SHA256())), private=True)
+
+
+def _start() -> datetime.datetime:
+    """From when on something is valid: an hour ago, because the clocks of the sites differ."""
+    return datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
 
 
 def _read_request(text: bytes, site: Site) -> x509.CertificateSigningRequest:

@@ -20,7 +20,7 @@ from simfl.deploy.kits import accept, check_kit, join, open_authority, provision
 from simfl.deploy.program import refuse_revoked
 from simfl.deploy.study import read_study, write_examples
 from simfl.errors import EngineError, FileError, StudyError
-from simfl.privacy.certificates import REVOKED, fingerprint, is_revoked, read_revoked, role_of
+from simfl.privacy.certificates import REVOKED, fingerprint, is_revoked, name_of, read_revoked, role_of
 
 SITES = ("hub", "submitter", "north", "south")
 
@@ -261,6 +261,16 @@ def test_an_authority_of_an_earlier_version_is_left_alone(tmp_path):
     (place.kits / ".authority" / place.study.name / "state").mkdir(parents=True)
     with pytest.raises(EngineError, match="Move it away"):
         provision(place.study, place.kits)
+
+
+def test_a_hub_that_moves_gets_a_certificate_of_its_new_host(tmp_path):
+    place = Place(tmp_path)
+    provision(place.study, place.kits)
+    before = place.certificate("north")
+    moved = msgspec.structs.replace(place.study, engine=msgspec.structs.replace(place.study.engine, host="new.org"))
+    provision(moved, place.kits)
+    assert name_of(place.certificate("hub").subject) == "new.org"
+    assert place.certificate("north") == before
 
 
 def test_a_host_may_be_longer_than_a_name_in_a_certificate(tmp_path):
