@@ -2,11 +2,15 @@
 
 A journal is a file that only grows. Every entry carries its length and a checksum, so that after a kill or a power cut
 the file is read up to its last whole entry. What follows is cut off, and a copy of the file is kept.
+
+Keys, secrets, row ids and journals are private: only the user who wrote them can read them (0600, folders 0700).
 """
 
 import logging
 import os
 import secrets
+import shlex
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,12 +24,15 @@ from simfl.errors import FileError
 logger = logging.getLogger("simfl")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write into a file beside the target, then rename: a reader sees the old content or the new, never a part."""
+def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write into a file beside the target, then rename: a reader sees the old content or the new, never a part.
+
+    A private file can be read by its owner alone, from its first byte on.
+    """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         try:
-            with unfinished.open("xb") as file:
+            with open(unfinished, "xb", opener=_open_private if private else None) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -44,6 +51,34 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# --- private files ---------------------------------------------------------------------------------------------------
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO  # all rights of the group and of everybody else
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def private_folder(folder: Path) -> Path:
+    """Make this folder, if it is not there, and close it to everybody but its owner."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise FileError(f"The folder {folder} cannot be made private: {error.strerror}.") from None
+    return folder
+
+
+def require_private(folder: Path, within: Path) -> None:
+    """Refuse a folder inside `within` if it, or anything in it, is open to others."""
+    loose = [path for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & _OTHERS and not path.is_symlink()]
+    if loose and os.name == "posix":
+        raise FileError(
+            f"Other users of this machine can read {min(loose)}. Run: chmod -R go-rwx {shlex.quote(str(within))}"
+        )
 
 
 # --- journals --------------------------------------------------------------------------------------------------------
@@ -97,7 +132,7 @@ class Journal(Generic[E]):
         """The file, ready to be written from `end` on."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("r+b" if path.exists() else "w+b")
+            file = open(path, "r+b" if path.exists() else "w+b", opener=_open_private)  # noqa: SIM115 - stays open
             file.truncate(end)
             file.seek(end)
             if not end:
@@ -147,7 +182,7 @@ def _keep_damaged(path: Path, data: bytes, end: int, n_entries: int) -> None:
     number = 1
     while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    write_atomically(copy, data)
+    write_atomically(copy, data, private=True)
     logger.warning(
         "The journal %s is whole up to entry %d; the last %d bytes are torn or damaged and are cut off. A copy is %s.",
         path,

@@ -40,7 +40,7 @@ for command in (
     *(simulate.demo, simulate.simulate),
     *(models.report, models.watch, models.predict, models.export),
     audit.audit,
-    *(deploy.init, deploy.check, deploy.provision, deploy.train),
+    *(deploy.init, deploy.check, deploy.join, deploy.provision, deploy.train),
 ):
     app.command()(command)
 app.add_typer(deploy.hub, name="hub")

@@ -1,4 +1,4 @@
-"""For the operator: a training between machines, step by step (init, check, provision, hub, party, train)."""
+"""For the operator: a training between machines, step by step (init, check, join, provision, hub, party, train)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from simfl.cli.options import console
 if TYPE_CHECKING:
     from simfl.callbacks import TreeRecord
     from simfl.deploy.check import Rehearsal
+    from simfl.deploy.kits import Signed
 
 hub = typer.Typer(help="The hub: one process that all parties connect to.", no_args_is_help=True)
 party = typer.Typer(help="A party: the process beside your data.", no_args_is_help=True)
@@ -76,24 +77,95 @@ def _show_rehearsal(rehearsed: Rehearsal) -> None:
     )
 
 
+def join(
+    name: Annotated[str, typer.Option(metavar="NAME", help="your name in the study; or hub, or submitter")],
+    study: StudyFile = Path("study.toml"),
+    out: Annotated[
+        Path | None, typer.Option(metavar="KIT", help="your kit; default: kits/NAME beside the study")
+    ] = None,
+    signed: Annotated[
+        Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="what came back for your request")
+    ] = None,
+) -> None:
+    """At a site: make your own key and a request for a certificate; then, with --signed, complete your kit.
+
+    The key stays in your kit. Send the request, which is no secret, to whoever runs `simfl provision`. Put what comes
+    back into the kit with --signed; also later, when it comes again with a new list of revoked certificates.
+    """
+    from cryptography import x509
+
+    from simfl.deploy import kits
+    from simfl.deploy.study import read_study
+    from simfl.privacy.certificates import fingerprint
+    from simfl.storage import write_atomically
+
+    agreed, kit = read_study(study), out or study.resolve().parent / "kits" / name
+    if signed:
+        root = kits.accept(agreed, name, kit, signed.read_bytes())
+        _say(f"{kit} is complete. Its root, the same for everybody: {fingerprint(root.public_key())}")
+    else:
+        request = kits.join(agreed, name, kit)
+        file = kit / f"{name}.csr"
+        write_atomically(file, request)
+        _say(f"The key is in {kit} and stays there. Send {file} to whoever runs `simfl provision`.")
+        _say(f"Compare over the telephone: {fingerprint(x509.load_pem_x509_csr(request).public_key())}")
+
+
 def provision(
     study: StudyFile = Path("study.toml"),
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="where to; default: kits beside the study")] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            exists=True,
+            file_okay=False,
+            help="sign the requests in it (NAME.csr); without this, all keys are made here",
+        ),
+    ] = None,
     renew: Annotated[
-        list[str], typer.Option(metavar="NAME", help="make a new key and certificate for this party (or hub)")
+        list[str], typer.Option(metavar="NAME", help="a new certificate for this party (or hub, or submitter)")
     ] = [],  # noqa: B006 - typer takes a list
+    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="revoke the certificates of this site")] = None,
 ) -> None:
-    """Write the kits: a private key and a certificate for the hub, the submitter and every party.
+    """Sign the requests that every site made with `simfl join`; you never see their keys.
 
-    Run it again after adding a party to the study: the others' kits stay valid. Keep the folder .authority to yourself:
-    whoever has it can let anybody in.
+    Without --requests, all keys are made here and the kits are complete: for trying out, because whoever makes a key
+    can use it. Keep the folder .authority to yourself: whoever has it can let anybody in.
     """
-    from simfl.deploy.kits import provision as write_kits
+    from simfl.deploy import kits
     from simfl.deploy.study import read_study
 
+    agreed, folder = read_study(study), out or study.resolve().parent / "kits"
+    if revoke:
+        told = kits.revoke(agreed, folder, revoke)
+        _say(f"{revoke} is revoked. The list of the revoked is now in {', '.join(map(str, told)) or 'no kit here'}.")
+    if requests:
+        _show_signed(kits.sign_requests(agreed, folder, requests, renew))
+    elif renew or not revoke:
+        _show_kits(kits.provision(agreed, folder, renew))
+    if revoke:
+        _say("Every site must get the new list (`simfl join --signed`), and the hub must be started again.")
+
+
+def _show_signed(signed: Signed) -> None:
+    from simfl.privacy.certificates import fingerprint
+
+    for path, certificate in signed.written.items():
+        _say(f"{path}  to send back; compare over the telephone: {fingerprint(certificate.public_key())}")
+    for problem in signed.refused:
+        _say(f"Not signed: {problem}")
+
+
+def _show_kits(kits: dict[str, Path]) -> None:
     users = {"hub": "for the hub's machine", "submitter": "for whoever starts trainings"}
-    for name, kit in write_kits(read_study(study), out or study.resolve().parent / "kits", renew).items():
-        console.print(f"{kit}  {users.get(name, 'for this party')}", highlight=False, soft_wrap=True)
+    for name, kit in kits.items():
+        _say(f"{kit}  {users.get(name, 'for this party')}")
+    _say("All keys were made here: fine for trying out. Otherwise let every site make its own with `simfl join`.")
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 @hub.command("start")

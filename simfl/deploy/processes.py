@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from simfl.deploy.endpoints import PARTY_FILE
-from simfl.deploy.kits import provision
+from simfl.deploy.kits import check_kit, provision
 from simfl.deploy.study import Engine, Study, StudyParty, read_party_file
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.privacy.tokens import secret_of
-from simfl.storage import write_atomically
+from simfl.storage import require_private, write_atomically
 
 Commands = Mapping[str, Sequence[str]]
 
@@ -29,7 +29,7 @@ Commands = Mapping[str, Sequence[str]]
 def run_hub(kit: Path) -> int:
     """Be the hub, in the foreground."""
     if not (kit / "startup" / "fed_server.json").exists():
-        raise FileError(f"{kit} is not a hub's kit. `simfl provision study.toml` writes it as kits/hub.")
+        raise FileError(f"{kit} is not a hub's kit. `simfl join study.toml --name hub` makes one.")
     return _foreground(kit, {})
 
 
@@ -37,7 +37,9 @@ def run_party(party_path: Path) -> int:
     """Be a party, in the foreground."""
     own = read_party_file(party_path)
     if own.kit is None or not (Path(own.kit) / "startup" / "fed_client.json").exists():
-        raise FileError(f"{party_path} names no kit of a party (kit = {own.kit!r}). Ask who ran `simfl provision`.")
+        raise FileError(f"{party_path} names no kit of a party (kit = {own.kit!r}). `simfl join` makes one.")
+    if own.secret is not None:
+        require_private(party_path, party_path)
     return _foreground(Path(own.kit), {PARTY_FILE: str(party_path.resolve())})
 
 
@@ -59,6 +61,7 @@ def start(
     `within` is a command to run it with, such as `ip netns exec NAME`.
     """
     kit = kit.resolve()
+    check_kit(kit)
     is_hub = (kit / "startup" / "fed_server.json").exists()
     side = "server" if is_hub else "client"
     settings = ["secure_train=true", "org=simfl", "config_folder=config"]
@@ -67,8 +70,8 @@ def start(
     else:
         config = json.loads((kit / "startup" / "fed_client.json").read_text())
         settings.append(f"uid={config['client']['fqsn']}")
-    program = f"nvflare.private.fed.app.{side}.{side}_train"
-    command = [*within, sys.executable, "-m", program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
+    program = [sys.executable, "-m", "simfl.deploy.program", side]
+    command = [*within, *program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
     # A client that died cannot report how its part ended: do not wait a quarter of an hour for it.
     own = {"NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
     with contextlib.ExitStack() as stack:
@@ -78,6 +81,7 @@ def start(
             env={**os.environ, **own, **environment},
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
+            umask=0o077,  # journals, logs and jobs are for the owner alone
             start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
@@ -128,10 +132,9 @@ class LocalProcesses:
         self.study = msgspec.structs.replace(study, engine=self.engine)
         self.folder, self.within = folder, dict(within or {})
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        folder.mkdir(parents=True, exist_ok=True)
         self.kits = provision(self.study, folder)
         for party in study.party:
-            write_atomically(self.kits[party.name] / "party.toml", self._party_file(party, at).encode())
+            write_atomically(self.kits[party.name] / "party.toml", self._party_file(party, at).encode(), private=True)
 
     def _party_file(self, party: StudyParty, at: Path) -> str:
         data = msgspec.json.encode(str(at / str(party.data))).decode()  # quoted as TOML does

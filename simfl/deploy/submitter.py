@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from simfl.deploy.authority import SUBMITTER
 from simfl.deploy.endpoints import CLASSES, Order, Piece, Question, Status
-from simfl.deploy.kits import CONTROLLER, EXECUTOR, SUBMITTER
+from simfl.deploy.kits import CONTROLLER, EXECUTOR
 from simfl.deploy.study import Study
 from simfl.errors import EngineError
+from simfl.storage import require_private
 from simfl.transport.flare import PROGRESS
 
 
@@ -50,6 +52,7 @@ class Submitter:
     def __init__(self, kit: Path) -> None:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+        require_private(kit / "startup", kit)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 self.session = new_secure_session(SUBMITTER, str(kit), timeout=30.0)

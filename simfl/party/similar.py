@@ -148,7 +148,7 @@ def as_ids(array: msg.Array, n: int, n_rows: int, name: str) -> Ints:
 
 
 def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -> None:
-    """Write what a search found, for later trainings. Holds row ids, no rows."""
+    """Write what a search found, for later trainings. Holds row ids and the secret, no rows: private."""
     arrays: dict[str, AnyArray] = {
         f"similar_{i}": similar.rows[o] for i, o in enumerate(similar.parties) if o in similar.rows
     }
@@ -161,7 +161,7 @@ def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -
         arrays |= {"places": similar.places, "secret": np.frombuffer(secret, dtype=np.uint8)}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue(), private=True)
 
 
 def read_kept(path: Path, split: Split) -> tuple[SimilarRows, bytes | None]:

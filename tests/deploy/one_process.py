@@ -13,6 +13,7 @@ from nvflare.collab import CollabCallError
 
 from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
 from simfl.privacy.tokens import secret_of
+from simfl.storage import private_folder, write_atomically
 from simfl.transport.flare import FlareTransport
 
 PATIENCE = 0.3
@@ -78,8 +79,8 @@ class Federation:
             (self.kits / party).mkdir(parents=True)
             text = f'name = "{party}"\ndata = "{table}"\nn_jobs = 1\nsecret = "{secret}"\n'
             (self.kits / party / "party.toml").write_text(text)
-        (self.kits / "submitter" / "startup").mkdir(parents=True)
-        (self.kits / "submitter" / "startup" / "fed_admin.json").touch()
+        startup = private_folder(self.kits / "submitter" / "startup")
+        write_atomically(startup / "fed_admin.json", b"", private=True)
 
     def kill(self, party):
         self.away.add(party)

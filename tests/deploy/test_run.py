@@ -92,8 +92,8 @@ def test_a_kit_allows_no_code_but_simfls_own(study):
         assert ours == ["simfl.deploy.endpoints.HubEndpoint", "simfl.deploy.endpoints.PartyEndpoint"]
         assert resources["class_list_enforcement_mode"] == "enforce"
         rights = json.loads((kits[name] / "local" / "authorization.json").read_text())["permissions"]
-        assert list(rights) == ["lead"]
-        assert rights["lead"]["byoc"] == rights["lead"]["shell_commands"] == "none"
+        assert list(rights) == ["submitter"]
+        assert rights["submitter"]["byoc"] == rights["submitter"]["shell_commands"] == "none"
 
 
 def test_a_new_party_leaves_the_others_kits_valid_and_renewing_changes_one(study):
@@ -143,7 +143,7 @@ def test_a_run_folder_is_not_used_twice(study, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [["hub", "start"], ["party", "start"], ["train"], ["provision"], ["init"], ["check"]]
+    "command", [["hub", "start"], ["party", "start"], ["train"], ["join"], ["provision"], ["init"], ["check"]]
 )
 def test_every_step_explains_itself(command):
     result = run(app, [*command, "--help"])

@@ -1,0 +1,37 @@
+"""The program of a hub's or a party's process: FLARE's own, with one thing added.
+
+FLARE keeps no list of revoked certificates. Here OpenSSL gets the list of the kit, and refuses a revoked certificate in
+the TLS handshake: at the hub that of a party or of the submitter, at a party that of the hub.
+"""
+
+from __future__ import annotations
+
+import runpy
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+from simfl.privacy.certificates import REVOKED
+
+
+def refuse_revoked(path: Path) -> None:
+    """Have every TLS connection of this process check the list in this file, as it is when a connection is set up."""
+    from nvflare.fuel.f3.drivers import tcp_driver  # the driver that a kit names
+
+    original = tcp_driver.get_ssl_context
+
+    def with_list(params: dict[str, Any], ssl_server: bool) -> ssl.SSLContext | None:
+        context: ssl.SSLContext | None = original(params, ssl_server)
+        if context is not None:
+            context.load_verify_locations(path)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        return context
+
+    tcp_driver.get_ssl_context = with_list
+
+
+if __name__ == "__main__":
+    side, kit = sys.argv.pop(1), Path(sys.argv[2])
+    refuse_revoked(kit / "startup" / REVOKED)
+    runpy.run_module(f"nvflare.private.fed.app.{side}.{side}_train", run_name="__main__", alter_sys=True)

@@ -1,0 +1,74 @@
+"""A federation whose sites made their own keys, as FLARE processes: it trains, and refuses who is revoked."""
+
+import contextlib
+import socket
+import ssl
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from benchmarks.chaos import in_one_process, write_study
+from simfl.deploy import run as runs
+from simfl.deploy.authority import sites_of
+from simfl.deploy.kits import accept, join, revoke, sign_requests
+from simfl.deploy.processes import LocalProcesses, stop, wait_for_port
+from simfl.deploy.study import read_study
+from simfl.errors import FileError
+
+pytestmark = pytest.mark.xdist_group("flare")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """A hub and three parties, running from kits that were made by `simfl join` and `simfl provision --requests`."""
+    folder = tmp_path_factory.mktemp("joined")
+    study_path = write_study(folder, 3, 60, patience=20)
+    study, kits, requests = read_study(study_path), folder / "kits", folder / "requests"
+    requests.mkdir()
+    for name in sites_of(study):
+        (requests / f"{name}.csr").write_bytes(join(study, name, kits / name))
+    sign_requests(study, kits, requests)
+    for name in sites_of(study):
+        accept(study, name, kits / name, (requests / f"{name}.pem").read_bytes())
+    keys = {path: path.read_bytes() for path in kits.glob("*/startup/*.key")}
+    local = LocalProcesses(study, folder, kits)
+    assert len(keys) == 5
+    assert all(path.read_bytes() == key for path, key in keys.items())  # the sites' own
+    with local, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "POLL", 0.05)
+        patch.setattr(runs, "SETTLE", 1.0)
+        local.study_path, local.shared = study_path, folder / "shared.toml"
+        local.shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
+        yield local
+
+
+def knocks(federation, name):
+    """Open a TLS connection to the hub with the certificate of this kit; what the hub says to it."""
+    startup = federation.kits[name] / "startup"
+    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    with (
+        socket.create_connection(("localhost", federation.engine.port), timeout=10) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as connection,
+    ):
+        connection.settimeout(3)
+        return connection.recv(1)
+
+
+def test_sites_with_their_own_keys_train_and_a_revoked_one_is_out(federation, tmp_path):
+    folder = runs.run_study(federation.shared, kit=federation.kits["submitter"], out=tmp_path / "run")
+    assert (folder / "model.ubj").read_bytes() == in_one_process(federation.study_path)
+    written = [path for name in ("hub", "north") for path in federation.kits[name].rglob("*") if path.is_file()]
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
+
+    revoke(federation.study, federation.folder, "south")
+    stop([federation.processes["hub"], federation.processes["south"]])
+    federation.start("hub")
+    wait_for_port(federation.engine, federation.processes["hub"])
+    with contextlib.suppress(TimeoutError):  # the hub waits for the first word
+        assert knocks(federation, "north")  # or has spoken: the end would be b""
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        knocks(federation, "south")
+    with pytest.raises(FileError, match="is revoked"):
+        federation.start("south")
