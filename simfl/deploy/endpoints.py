@@ -306,9 +306,7 @@ class PartyEndpoint(SiteEnd):
         if isinstance(message, msg.Greet):
             return self._greet(message)
         if self.folder is not None and isinstance(message, msg.TakeModel):
-            write_atomically(self.folder / "history.json", message.history)
-            write_atomically(self.folder / "model.ubj", message.model)
-            self._keep_record(message.record, self.folder)
+            self._take_model(message, self.folder)
             return msg.Done()
         if self.session is None:
             raise ProtocolError(f"Party {self.name!r} was called before the handshake.")
@@ -358,7 +356,19 @@ class PartyEndpoint(SiteEnd):
         session.n_jobs = own.n_jobs or cores()
         return session
 
-    def _keep_record(self, sent: bytes, folder: Path) -> None:
+    def _take_model(self, message: msg.TakeModel, folder: Path) -> None:
+        """Keep the model and its record, if it is a sound model."""
+        received = folder / ".received.ubj"
+        try:
+            write_atomically(received, message.model)
+            model = models.load(received)  # refuses what XGBoost must not see
+            write_atomically(folder / "model.ubj", message.model)
+        finally:
+            received.unlink(missing_ok=True)
+        write_atomically(folder / "history.json", message.history)
+        self._keep_record(message.record, model, folder)
+
+    def _keep_record(self, sent: bytes, model: models.Model, folder: Path) -> None:
         """Write the record of the run, with this party's gain in it."""
         try:
             record = msgspec.json.decode(sent, type=RunRecord)
@@ -368,9 +378,8 @@ class PartyEndpoint(SiteEnd):
             return  # measured before the hub was restarted
         if self.session is not None and self.study is not None and self.journal is not None:
             try:
-                trained = models.load(folder / "model.ubj")
                 answered = list(self.journal.of(Answered))
-                record = assemble.at_party(record, self.session, trained, self.study.parameters, answered)
+                record = assemble.at_party(record, self.session, model, self.study.parameters, answered)
             except Exception as error:  # noqa: BLE001 - a training does not fail because a figure is missing
                 note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
                 record = msgspec.structs.replace(record, notes=[note])

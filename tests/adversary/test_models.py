@@ -381,3 +381,14 @@ def test_replaced_fields_never_end_the_process(opener, data):
     else:
         del part[key]
     opener(as_json(content))
+
+
+def test_a_party_keeps_no_hostile_model_that_the_hub_hands_out(tmp_path):
+    from simfl import messages as msg
+    from simfl.deploy.endpoints import PartyEndpoint
+
+    end = PartyEndpoint()
+    end.name, end.folder = "north", tmp_path
+    with pytest.raises(FileError, match="not an XGBoost model"):
+        end.answer(msg.TakeModel(model=b"{L" + bytes(40), history=b"{}", record=b"{}"))
+    assert list(tmp_path.iterdir()) == []
