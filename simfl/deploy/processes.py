@@ -145,7 +145,7 @@ class LocalProcesses:
 
     def __enter__(self) -> LocalProcesses:
         self.start("hub")
-        self._await_hub()
+        self.await_hub()
         for party in self.study.parties:
             self.start(party)
         return self
@@ -153,7 +153,8 @@ class LocalProcesses:
     def __exit__(self, *_: object) -> None:
         stop(self.processes.values())
 
-    def _await_hub(self, seconds: float = 60.0) -> None:
+    def await_hub(self, seconds: float = 60.0) -> None:
+        """Wait until the hub listens."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.processes["hub"].poll() is None:
             with contextlib.suppress(OSError), socket.create_connection((self.engine.host, self.engine.port), 1.0):

@@ -12,7 +12,7 @@ from benchmarks.chaos import in_one_process, write_study
 from simfl.deploy import run as runs
 from simfl.deploy.authority import sites_of
 from simfl.deploy.kits import accept, join, revoke, sign_requests
-from simfl.deploy.processes import LocalProcesses, stop, wait_for_port
+from simfl.deploy.processes import LocalProcesses, stop
 from simfl.deploy.study import read_study
 from simfl.errors import FileError
 
@@ -65,7 +65,7 @@ def test_sites_with_their_own_keys_train_and_a_revoked_one_is_out(federation, tm
     revoke(federation.study, federation.folder, "south")
     stop([federation.processes["hub"], federation.processes["south"]])
     federation.start("hub")
-    wait_for_port(federation.engine, federation.processes["hub"])
+    federation.await_hub()
     with contextlib.suppress(TimeoutError):  # the hub waits for the first word
         assert knocks(federation, "north")  # or has spoken: the end would be b""
     with pytest.raises((ssl.SSLError, ConnectionError)):
