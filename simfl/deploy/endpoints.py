@@ -26,15 +26,16 @@ from simfl import hub, wire
 from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord
-from simfl.deploy.study import PartyFile, Study, parse_study, read_party_file
+from simfl.deploy.study import PartyFile, Study, parse_study, read_bytes, read_party_file
 from simfl.deploy.tables import open_table
-from simfl.errors import DataError, PartyLost, ProtocolError, SimFLError, StudyError
+from simfl.errors import DataError, PartyLost, PrivacyError, ProtocolError, SimFLError, StudyError
 from simfl.federation import model_of
 from simfl.hub.journal import open_journal
 from simfl.params import PrepareParams, cores
 from simfl.party import Session
 from simfl.party.journal import Answered
 from simfl.party.journal import open_journal as open_party_journal
+from simfl.party.terms import Terms, digest_of
 from simfl.privacy.keys import Identity
 from simfl.privacy.observed import shows
 from simfl.report import assemble
@@ -299,6 +300,7 @@ class PartyEndpoint(SiteEnd):
         self.study: Study | None = None
         self.folder: Path | None = None
         self.journal: Journal[Answered] | None = None
+        self.greeted: msg.Greet | None = None  # the study and run that this job is for
 
     def open(self, name: str, folder: Path) -> None:
         """The job starts. The table is read later, when the hub has sent the study."""
@@ -343,15 +345,21 @@ class PartyEndpoint(SiteEnd):
         )
 
     def _open(self, message: msg.Greet) -> None:
-        self.study, own = parse_study(message.study), read_party_file(self.file)
+        if self.greeted is not None and message != self.greeted:
+            raise PrivacyError("it has joined another study or run in this job already")
+        own = read_party_file(self.file)
         if own.name != self.name:
-            raise StudyError(f"{self.file} is of party {own.name!r}, the certificate of {self.name!r}")
+            raise StudyError(f"its party file is of {own.name!r}, its certificate of {self.name!r}")
+        self.study = approved_study(own, message.study)
+        if self.greeted is not None:
+            return  # the same once more
         self.folder = self.file.parent / "runs" / check_run_name(message.run)
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_partial_files(self.folder)
         write_atomically(self.folder / "study.toml", message.study.encode())
         self.journal = open_party_journal(self.folder / "journal")
         self.session = self._open_session(self.study, own, self.folder)
+        self.greeted = message
 
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:
         party, _ = open_table(study, own.name, Path(own.data))
@@ -361,8 +369,9 @@ class PartyEndpoint(SiteEnd):
             party,
             secret=None if own.secret is None else bytes.fromhex(own.secret),
             identity=Identity.read(*files) if all(file.exists() for file in files) else None,
-            must_mask=len(study.parties) > 1 and study.params()[1].masked is not False,
             folder=folder,
+            terms=terms_of(study),
+            run=folder.name,
         )
         session.n_jobs = own.n_jobs or cores()
         return session
@@ -384,6 +393,32 @@ class PartyEndpoint(SiteEnd):
                 note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
                 record = msgspec.structs.replace(record, notes=[note])
         record.save(folder)
+
+
+def approved_study(own: PartyFile, sent: str) -> Study:
+    """The study, if it is byte for byte the one that the party has approved, and keeps the party's own rules."""
+    if own.study is None:
+        raise StudyError("it names no study that it has approved: set study = ... in its party.toml")
+    approved = read_bytes(Path(own.study))
+    if approved != sent.encode():
+        raise PrivacyError(
+            f"the study that was sent (digest {digest_of(sent.encode())}) is not the one that it has approved "
+            f"(digest {digest_of(approved)}). Compare the digests that `simfl check` shows"
+        )
+    study = parse_study(sent)
+    if own.name not in study.parties:
+        raise StudyError(f"the study does not name {own.name!r}")
+    broken = own.require.broken_by(study)
+    if broken:
+        raise PrivacyError("; ".join(broken))
+    return study
+
+
+def terms_of(study: Study) -> Terms:
+    """What a party holds the hub to."""
+    first, second = study.params()
+    schema = study.schema if study.columns else None
+    return Terms(tuple(study.parties), first, second, min(study.parties_needed, len(study.parties)), schema)
 
 
 CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")

@@ -7,6 +7,7 @@ refused with the one that was probably meant.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable
@@ -84,15 +85,58 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return prepare_params(**first), train_params(**second)
 
 
+class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[require]` of party.toml: rules that hold for every study. A study that breaks one is not joined."""
+
+    masked: bool = True  # sums leave under masks only
+    matching: Literal["blind", "shared"] | None = "blind"  # None: either
+    min_group: Annotated[int, Meta(ge=1)] = 1
+    min_parties: Annotated[int, Meta(ge=1)] = 2
+    max_trees: Annotated[int, Meta(ge=1)] | None = None
+    epsilon_total: Annotated[float, Meta(gt=0)] | None = (
+        None  # for this table, over all runs; None: no epsilon is needed
+    )
+    labels: list[str] | None = None  # the columns that may be learned; None: any
+    columns: list[str] | None = None  # the columns that may be used; None: any
+
+    def broken_by(self, study: Study) -> list[str]:
+        """The rules that a study breaks, in words."""
+        first, second = study.params()
+        masked = len(study.parties) == 1 or second.masked is not False
+        rules = {
+            "masked = true, the study switches masks off": not self.masked or masked,
+            f"matching = {self.matching}, the study has {first.matching}": self.matching in (None, first.matching),
+            f"min_group = {self.min_group}, the study has {second.min_group}": second.min_group >= self.min_group,
+            f"min_parties = {self.min_parties}, the study continues with {study.parties_needed}": (
+                study.parties_needed >= self.min_parties
+            ),
+            f"max_trees = {self.max_trees}, the study has {second.n_trees}": second.n_trees
+            <= (self.max_trees or 2**63),
+            f"epsilon_total = {self.epsilon_total}, the study has epsilon = {second.epsilon}": (
+                self.epsilon_total is None or (second.epsilon or math.inf) <= self.epsilon_total
+            ),
+            f"labels = {self.labels}, the study learns {study.label!r}": self.labels is None
+            or study.label in self.labels,
+            f"columns, the study also uses {sorted(set(study.columns) - set(self.columns or ()))}": (
+                self.columns is None or (bool(study.columns) and set(study.columns) <= set(self.columns))
+            ),
+        }
+        return [f"the party requires {rule}" for rule, holds in rules.items() if not holds]
+
+
 class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`party.toml`: what only this party knows. Paths are relative to the file."""
 
     name: str
     data: str
+    study: str | None = (
+        None  # this party's own copy: the one that its people have checked. Without it, it joins nothing
+    )
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
     # The same at all parties, never at the hub. None: they agree on one when a training begins.
     secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    require: Require = Require()
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -129,14 +173,21 @@ def read_party_file(path: Path) -> PartyFile:
     party: PartyFile = _parse(_text(path), PartyFile, str(path))
     folder = path.resolve().parent
     kit = None if party.kit is None else str(folder / party.kit)
-    return msgspec.structs.replace(party, data=str(folder / party.data), kit=kit)
+    study = None if party.study is None else str(folder / party.study)
+    return msgspec.structs.replace(party, data=str(folder / party.data), kit=kit, study=study)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A study or party file as it is."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}. `simfl init` writes an example.") from None
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}. `simfl init` writes an example.") from None
+        return read_bytes(path).decode()
     except UnicodeDecodeError:
         raise StudyError(f"{path} is not a text file in UTF-8.") from None
 
@@ -157,7 +208,7 @@ def _parse(text: str, kind: Any, where: str) -> Any:
 
 def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
     """Name every key that does not exist, in the file and in the tables below it."""
-    below = {"engine": Engine, "audit": AuditLimits, "party": StudyParty} if kind is Study else {}
+    below = {"engine": Engine, "audit": AuditLimits, "party": StudyParty} if kind is Study else {"require": Require}
     wrong = _unknown(content, kind.__struct_fields__, "")
     for key, inner in below.items():
         tables = content.get(key, [])
@@ -176,7 +227,8 @@ def _check_names(study: Study) -> list[str]:
     wrong = [f"the study's name {study.name!r}"] if not NAME.fullmatch(study.name) else []
     wrong += [f"the party's name {name!r}" for name in study.parties if not NAME.fullmatch(name)]
     problems = [f"{fact} may have letters, digits, - and _ only" for fact in wrong]
-    problems += [f"no party can be called {name!r}" for name in study.parties if name in _RESERVED]
+    reserved = (*_RESERVED, study.engine.host)  # the hub's certificate is made out to its host
+    problems += [f"no party can be called {name!r}" for name in study.parties if name in reserved]
     problems += [f"several parties are called {n!r}" for n in sorted(set(study.parties)) if study.parties.count(n) > 1]
     return problems or ([] if study.party else ["there is no [[party]]"])
 

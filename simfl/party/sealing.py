@@ -31,8 +31,9 @@ class Sealing:
     released: Counter[str] = field(default_factory=Counter)  # sums with noise in this training
 
     def begin(self, noise: Noise | None, n_parties: int) -> None:
-        """A training begins."""
-        self.noise, self.n_parties, self.released = noise, n_parties, Counter()
+        """A training begins, or begins again in the same run: what was released then counts."""
+        again = noise is not None and noise == self.noise
+        self.noise, self.n_parties, self.released = noise, n_parties, self.released if again else Counter()
 
     def small(self, values: Sequence[float], mask: msg.Masking | None, purpose: str) -> msg.WideSums:
         """A few sums whose size nobody knows beforehand."""

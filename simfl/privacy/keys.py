@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from simfl.errors import FileError, PrivacyError
+from simfl.messages import SignedKey
 from simfl.privacy.tokens import derive
 
 _NONCE_BYTES = 12
@@ -94,9 +95,9 @@ class Identity:
             raise FileError(f"The certificate {certificate}, its key or the root cannot be read: {error}.") from None
 
 
-def sign(identity: Identity, name: str, public: bytes) -> tuple[bytes, bytes]:
-    """A signature of a public key under this name, and the certificate (PEM) that it is checked with."""
-    content, key = _signed(name, public), identity.private_key
+def sign(identity: Identity, name: str, public: bytes, run: str = "") -> tuple[bytes, bytes]:
+    """A signature of a public key for one run under this name, and the certificate (PEM) that it is checked with."""
+    content, key = _signed(run, name, public), identity.private_key
     if isinstance(key, rsa.RSAPrivateKey):
         signature = key.sign(content, _PSS, hashes.SHA256())
     elif isinstance(key, ec.EllipticCurvePrivateKey):
@@ -106,10 +107,9 @@ def sign(identity: Identity, name: str, public: bytes) -> tuple[bytes, bytes]:
     return signature, identity.certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def verify(
-    root: x509.Certificate, name: str, public: bytes, signature: bytes | None, certificate: bytes | None
-) -> None:
-    """Refuse a public key unless the party of this name signed it with a certificate that the root has issued."""
+def verify(root: x509.Certificate, name: str, signed: SignedKey, run: str = "") -> None:
+    """Refuse a public key unless its party signed it for this run, with a certificate that the root has issued."""
+    public, signature, certificate = signed.key, signed.signature, signed.certificate
     if signature is None or certificate is None:
         raise _doubt(name, "it is not signed")
     try:
@@ -126,11 +126,10 @@ def verify(
     subjects = [str(a.value) for a in known.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
     if subjects != [name]:
         raise _doubt(name, f"its certificate is of {', '.join(subjects)!r}")
-    _check_signature(known.public_key(), name, public, signature)
+    _check_signature(known.public_key(), name, _signed(run, name, public), signature)
 
 
-def _check_signature(key: Any, name: str, public: bytes, signature: bytes) -> None:
-    content = _signed(name, public)
+def _check_signature(key: Any, name: str, content: bytes, signature: bytes) -> None:
     try:
         if isinstance(key, rsa.RSAPublicKey):
             key.verify(signature, content, _PSS, hashes.SHA256())
@@ -145,8 +144,8 @@ def _check_signature(key: Any, name: str, public: bytes, signature: bytes) -> No
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
-def _signed(name: str, public: bytes) -> bytes:
-    return repr(("simfl public key", name, public)).encode()
+def _signed(run: str, name: str, public: bytes) -> bytes:
+    return repr(("simfl public key", run, name, public)).encode()
 
 
 def _doubt(name: str, fact: str) -> PrivacyError:
