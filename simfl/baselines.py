@@ -16,10 +16,9 @@ from scipy import sparse
 
 from simfl import hub
 from simfl import model as models
-from simfl.arrays import Floats
 from simfl.callbacks import Callback, TreeRecord
 from simfl.data.schema import xgboost_types
-from simfl.data.table import class_numbers
+from simfl.data.table import as_targets
 from simfl.federation import gather, train
 from simfl.model import Model
 from simfl.params import BINS, TrainParams, cores, prepare_params, split, train_params, with_numbers
@@ -67,33 +66,27 @@ def xgboost_model(splits: Mapping[str, Split], classes: list[Any] | None, params
     threads = threads_for(pooled.X, checked.n_jobs or cores())
     binned = {"max_bin": checked.max_bin or BINS, "feature_names": columns, "nthread": threads}
     binned |= xgboost_types(schema)
-    train_rows = xgb.QuantileDMatrix(pooled.X, _labels(pooled, classes), weight=pooled.weight, **binned)
+    labels = as_targets(pooled.y, classes, "The pool")
+    train_rows = xgb.QuantileDMatrix(pooled.X, labels, weight=pooled.weight, **binned)
     watched = [(train_rows, "train")]
     held_out = [split.validation for split in splits.values() if split.validation]
     if held_out:
         aside = pool(held_out)
-        labels = _labels(aside, classes)
+        labels = as_targets(aside.y, classes, "The pool")
         watched.append((xgb.QuantileDMatrix(aside.X, labels, weight=aside.weight, ref=train_rows, **binned), "valid"))
-    seconds: list[float] = []
-    scores: dict[str, dict[str, list[float]]] = {}
+    recorder = _Recorder(next(iter(splits)) if len(splits) == 1 else "all")
     booster = xgb.train(
         _settings(checked, classes, train_rows, threads),
         train_rows,
         checked.n_trees,
         evals=watched,
-        evals_result=scores,
         early_stopping_rounds=checked.early_stopping_rounds,
         verbose_eval=False,
-        callbacks=[_Clock(seconds)],
+        callbacks=[recorder],
     )
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
-    name = next(iter(splits)) if len(splits) == 1 else "all"
-    return models.from_booster(booster, classes, _history(name, scores, seconds), schema)
-
-
-def _labels(rows: Rows, classes: list[Any] | None) -> Floats:
-    return rows.y.astype(np.float32) if classes is None else class_numbers(rows.y, classes, "The pool")
+    return models.from_booster(booster, classes, recorder.history, schema)
 
 
 def _settings(params: TrainParams, classes: list[Any] | None, rows: Any, threads: int) -> dict[str, Any]:
@@ -108,28 +101,21 @@ def _settings(params: TrainParams, classes: list[Any] | None, rows: Any, threads
     return settings
 
 
-def _history(name: str, scores: dict[str, dict[str, list[float]]], seconds: list[float]) -> list[TreeRecord]:
-    def of(which: str, number: int) -> dict[str, float]:
-        return {metric: values[number] for metric, values in scores.get(which, {}).items()}
+class _Recorder(xgb.callback.TrainingCallback):
+    """Keeps a record of every round."""
 
-    return [
-        TreeRecord(round=i, builder=name, train=of("train", i), validation=of("valid", i), bytes=0, seconds=s)
-        for i, s in enumerate(seconds)
-    ]
-
-
-class _Clock(xgb.callback.TrainingCallback):
-    """Takes the seconds of every round."""
-
-    def __init__(self, seconds: list[float]) -> None:
-        self.seconds = seconds
+    def __init__(self, name: str) -> None:
+        self.name, self.history = name, list[TreeRecord]()
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         self.begun = time.perf_counter()
         return False
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        self.seconds.append(time.perf_counter() - self.begun)
+        train, valid = ({m: v[-1] for m, v in evals_log.get(which, {}).items()} for which in ("train", "valid"))
+        took = time.perf_counter() - self.begun
+        record = TreeRecord(round=epoch, builder=self.name, train=train, validation=valid, bytes=0, seconds=took)
+        self.history.append(record)
         return False
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from simfl.params import TrainParams
 
@@ -46,19 +46,16 @@ class Callback:
         """The training is over."""
 
 
+def _bar(*facts: ProgressColumn, shown: bool = True) -> Progress:
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), *facts, TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
+
+
 class ProgressBar(Callback):
     """A progress bar with the builder and the metric."""
 
     def __init__(self) -> None:
-        self.progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("trees  {task.fields[facts]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        self.progress = _bar(MofNCompleteColumn(), TextColumn("trees  {task.fields[facts]}"))
 
     def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
         self.progress.start()
@@ -87,9 +84,7 @@ class SearchBar:
     """A progress bar over the search for similar rows, at a terminal; silence elsewhere."""
 
     def __init__(self, total: int, *, shown: bool | None = None) -> None:
-        columns = (TextColumn("[bold]{task.description}"), BarColumn(), TimeRemainingColumn())
-        shown = sys.stderr.isatty() if shown is None else shown
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
+        self.progress = _bar(shown=sys.stderr.isatty() if shown is None else shown)
         self.task = self.progress.add_task("finding similar rows", total=total)
 
     def __enter__(self) -> SearchBar:

@@ -15,12 +15,7 @@ import pyarrow as pa
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_consistent_length,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted, validate_data
 
 from simfl.arrays import AnyArray
 from simfl.callbacks import default_callbacks
@@ -34,6 +29,7 @@ from simfl.partition import by_column
 from simfl.party import Party, Rows
 
 _DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
+_ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
 
 
 class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
@@ -86,6 +82,7 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         return rows, labels
 
     def _checked(self, X: Any) -> Any:
+        """The rows to predict. Called before anything that only a fitted estimator has."""
         check_is_fitted(self)
         return X if self.schema_ else validate_data(self, X, reset=False, **_ACCEPTED)
 
@@ -93,16 +90,10 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
 def _schema_of(X: Any) -> Schema | None:
     """The schema of a frame with categories; other tables are scikit-learn's business."""
     frame = None if sparse.issparse(X) else as_arrow(X, "The table")
-    if frame is None or all(_is_plain(field.type) for field in frame.schema):
+    plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if frame is None or all(any(is_kind(field.type) for is_kind in plain) for field in frame.schema):
         return None
     return Schema.propose(frame, "The table")
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-_ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
 
 
 def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:
@@ -125,7 +116,7 @@ def _as_before(init_model: Model, y: AnyArray) -> tuple[AnyArray, AnyArray]:
     places = {label: place for place, label in enumerate(init_model.labels.tolist())}
     strange = sorted({str(label) for label in y.tolist() if label not in places})
     if strange:
-        raise DataError(f"init_model does not know these classes: {strange}. Fit anew without it.")
+        raise DataError(f"init_model does not know these classes: {strange}. Fit again without it.")
     return init_model.labels, np.array([places[label] for label in y.tolist()])
 
 

@@ -42,42 +42,33 @@ class TensorBoard(Callback):
         self._summary = _import("tensorboard.summary", "tensorboard")
 
     def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
-        """Open the log."""
         self.writer = self._summary.Writer(self.folder)
 
     def after_tree(self, record: TreeRecord) -> None:
-        """Write a round."""
         for name, value in _metrics(record).items():
             self.writer.add_scalar(name, value, step=record.round)
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
-        """Close the log."""
         self.writer.close()
 
 
 class MLflow(Callback):
-    """Logs parameters and the metrics of every round to MLflow: to the run that is active, or to a new one.
-
-    Needs `simfl[mlflow]`.
-    """
+    """Logs parameters and metrics to MLflow: to the run that is active, or to a new one. Needs `simfl[mlflow]`."""
 
     def __init__(self, run_name: str | None = None) -> None:
         self.run_name = run_name
         self._mlflow = _import("mlflow", "mlflow")
 
     def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
-        """Begin a run where none is active, and log the parameters."""
         self.own = self._mlflow.active_run() is None
         if self.own:
             self._mlflow.start_run(run_name=self.run_name)
         self._mlflow.log_params({"parties": ", ".join(parties)} | msgspec.to_builtins(params))
 
     def after_tree(self, record: TreeRecord) -> None:
-        """Log a round."""
         self._mlflow.log_metrics({n.replace("/", "_"): v for n, v in _metrics(record).items()}, step=record.round)
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
-        """End the run, if it was begun here."""
         if self.own:
             self._mlflow.end_run()
 

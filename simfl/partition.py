@@ -38,23 +38,18 @@ def unbalanced(y: Any, n_parties: int, theta: float = 0.8, seed: int = 0) -> lis
     labels = np.asarray(y)
     classes, numbers = np.unique(labels, return_inverse=True)
     if len(classes) != 2:
-        raise DataError(
-            f"The unbalanced partition is made for two classes; here are {len(classes)}. Split balanced or by a column."
-        )
+        fact = f"The unbalanced partition is made for two classes; here are {len(classes)}"
+        raise DataError(f"{fact}. Split balanced or by a column.")
     if not 0 < theta < 1:
         raise ParameterError(f"theta={theta} is not possible: it must lie between 0 and 1.")
     if n_parties % 2:
         raise ParameterError(f"n_parties={n_parties} is not possible: the unbalanced partition needs an even number.")
     _check_parties(n_parties, len(labels))
     rng = np.random.default_rng(seed)
-    halves: list[list[AnyArray]] = [[], []]
-    for number, share in enumerate((theta, 1 - theta)):
-        rows = rng.permutation(np.flatnonzero(numbers == number))
-        cut = round(share * len(rows))
-        halves[0].append(rows[:cut])
-        halves[1].append(rows[cut:])
-    shuffled = [rng.permutation(np.concatenate(half)) for half in halves]
-    parts = [np.sort(part) for half in shuffled for part in np.array_split(half, n_parties // 2)]
+    shuffled = [rng.permutation(np.flatnonzero(numbers == number)) for number in (0, 1)]
+    cut = [np.split(rows, [round(s * len(rows))]) for rows, s in zip(shuffled, (theta, 1 - theta), strict=True)]
+    halves = [rng.permutation(np.concatenate(half)) for half in zip(*cut, strict=True)]
+    parts = [np.sort(part) for half in halves for part in np.array_split(half, n_parties // 2)]
     if not all(len(part) for part in parts):
         raise ParameterError(f"{len(labels)} rows are too few for {n_parties} parties at theta={theta}.")
     return parts

@@ -21,14 +21,11 @@ from simfl.errors import DataError
 
 def as_arrow(table: Any, who: str) -> pa.Table | None:
     """A data frame of any make as an Arrow table; None for what has no named columns."""
-    if isinstance(table, pa.Table):
-        frame = table
-    elif isinstance(table, pd.DataFrame):
-        frame = _from_pandas(table, who)
-    elif hasattr(table, "__arrow_c_stream__") and hasattr(table, "columns"):
-        frame = pa.table(table)
-    else:
+    if isinstance(table, pd.DataFrame):
+        return _from_pandas(table, who)
+    if not (hasattr(table, "__arrow_c_stream__") and hasattr(table, "columns")):
         return None
+    frame = pa.table(table)
     check_names(frame.column_names, who)
     return frame
 
@@ -94,13 +91,11 @@ def as_numbers(values: pa.ChunkedArray) -> AnyArray:
     """Numbers, decimals and truth values as float32."""
     if pa.types.is_decimal(values.type):
         values = values.cast(pa.float64())
+    if values.null_count:
+        values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
+        values = pc.fill_null(values.cast(pa.float64(), safe=False), np.nan)
     with np.errstate(over="ignore"):
-        if not values.null_count:
-            return np.asarray(values.to_numpy(), dtype=np.float32)
-        if pa.types.is_boolean(values.type):
-            values = values.cast(pa.int8())
-        filled = pc.fill_null(values.cast(pa.float64(), safe=False), np.nan)
-        return np.asarray(filled.to_numpy(), dtype=np.float32)
+        return np.asarray(values.to_numpy(), dtype=np.float32)
 
 
 def is_number(kind: pa.DataType) -> bool:

@@ -22,6 +22,9 @@ from simfl.errors import DataError, FileError
 from simfl.preprocessing.expansion import Expansion
 from simfl.storage import write_atomically
 
+_ENDINGS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv"}
+_ENDINGS |= dict.fromkeys((".libsvm", ".svm", ".svmlight"), "libsvm")
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -47,11 +50,8 @@ class Dataset:
         """The rows as numbers, with a 0/1 column for every level of a category."""
         if self.schema is None or not self.schema.has_categories:
             return self.X
-        columns = [
-            f"{c.name}={level}" if c.levels else c.name for c in self.schema.columns for level in c.levels or ("",)
-        ]
-        rows = Expansion(self.schema.n_levels).expand(self.schema.encode(self.X))
-        return pd.DataFrame(rows, columns=columns)
+        names = [n for c in self.schema.columns for n in ([f"{c.name}={x}" for x in c.levels] or [c.name])]
+        return pd.DataFrame(Expansion(self.schema.n_levels).expand(self.schema.encode(self.X)), columns=names)
 
     @property
     def notes(self) -> list[str]:
@@ -63,7 +63,7 @@ class Dataset:
 
 def read(path: Path, label: str | None = None, by: str | None = None, drop: Sequence[str] = ()) -> Dataset:
     """Read a file with labels; its ending or its first line says the format."""
-    if _find(path) == "libsvm":
+    if _kind(path) == "libsvm":
         if by is not None:
             raise DataError(f"{path} is a LIBSVM file, whose columns have no names: --by cannot be used with it.")
         return read_libsvm(path)
@@ -79,7 +79,7 @@ def read_libsvm(path: Path, n_features: int | None = None) -> Dataset:
 
 def read_frame(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet file as it is."""
-    kind = _find(path)
+    kind = _kind(path)
     if kind == "libsvm":
         raise DataError(f"{path} is a LIBSVM file, whose columns have no names. Give a CSV or Parquet file.")
     with _reading(path):
@@ -96,13 +96,13 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _find(path: Path) -> str:
+def _kind(path: Path) -> str:
     if path.is_dir():
         raise FileError(f"{path} is a folder. Give a CSV, Parquet or LIBSVM file.")
     if not path.is_file():
         raise FileError(f"There is no file {path}. Check the name and the folder ({Path.cwd()}).")
     with _reading(path):
-        return _kind(path)
+        return _ENDINGS.get(path.suffix.lower()) or ("libsvm" if _looks_like_libsvm(path) else "csv")
 
 
 @contextmanager
@@ -110,19 +110,9 @@ def _reading(path: Path, how: str = "") -> Iterator[None]:
     """Turn what goes wrong while a file is read into one sentence."""
     try:
         yield
-    except (OSError, ValueError, UnicodeDecodeError, pd.errors.ParserError) as error:
-        raise FileError(f"{path} cannot be read{how}: {_first_line(error)}.") from None
-
-
-def _kind(path: Path) -> str:
-    ending = path.suffix.lower()
-    if ending in (".parquet", ".pq"):
-        return "parquet"
-    if ending in (".csv", ".tsv"):
-        return "csv"
-    if ending in (".libsvm", ".svm", ".svmlight"):
-        return "libsvm"
-    return "libsvm" if _looks_like_libsvm(path) else "csv"
+    except (OSError, ValueError) as error:  # UnicodeDecodeError and pandas' ParserError are ValueErrors
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise FileError(f"{path} cannot be read{how}: {first_line}.") from None
 
 
 def _looks_like_libsvm(path: Path) -> bool:
@@ -164,7 +154,3 @@ def _from_frame(frame: pd.DataFrame, path: Path, label: str | None, by: str | No
 def _columns(frame: pd.DataFrame) -> str:
     names = [str(c) for c in frame.columns]
     return f"Its columns are: {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}."
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -80,18 +80,7 @@ class Schema(msgspec.Struct, frozen=True):
         >>> Schema.from_toml({"age": "number", "ward": ["a", "b"]}).names
         ['age', 'ward']
         """
-        columns = []
-        for name, value in table.items():
-            if value in ("number", "boolean"):
-                columns.append(Column(name=name, kind=value))
-            elif isinstance(value, list) and value and len(set(map(str, value))) == len(value):
-                columns.append(Column(name=name, kind="category", levels=tuple(text_of(level) for level in value)))
-            else:
-                raise DataError(
-                    f'[columns] says {name} = {value!r}. Write "number", "boolean", or a category\'s list of '
-                    "different levels."
-                )
-        return cls(tuple(columns))
+        return cls(tuple(_declared(name, value) for name, value in table.items()))
 
     def to_toml(self) -> str:
         """The `[columns]` table for a study file."""
@@ -138,10 +127,8 @@ class Schema(msgspec.Struct, frozen=True):
             raise DataError(f"{who} has columns without names, the schema {self.names}. Give a data frame.")
         missing = [name for name in self.names if name not in frame.column_names]
         if missing:
-            raise DataError(
-                f"{who} lacks columns (missing: {missing}). It has {few(frame.column_names)}; the schema asks for "
-                f"{few(self.names)}."
-            )
+            here = f"It has {few(frame.column_names)}; the schema asks for {few(self.names)}."
+            raise DataError(f"{who} lacks columns (missing: {missing}). {here}")
         encoded = np.empty((frame.num_rows, len(self.columns)), dtype=np.float32)
         for place, column in enumerate(self.columns):
             encoded[:, place] = _encode(column, frame.column(column.name), who)
@@ -170,18 +157,16 @@ def agree(schemas: Mapping[str, Schema]) -> Schema:
     >>> agree({"north": north, "south": south}).columns[0].levels
     ('a', 'b', 'c')
     """
-    first = next(iter(schemas.values()))
-    return Schema(tuple(_agree_on(name, schemas) for name in first.names))
+    return Schema(tuple(_agree_on(name, schemas) for name in next(iter(schemas.values())).names))
 
 
 def _agree_on(name: str, schemas: Mapping[str, Schema]) -> Column:
     found = {party: next(c for c in schema.columns if c.name == name) for party, schema in schemas.items()}
     kinds = {party: column.kind for party, column in found.items() if column.kind != "empty"}
-    if len(set(kinds.values()) - {"boolean"}) > 1 or set(kinds.values()) == {"boolean", "category"}:
+    if len(set(kinds.values())) > 1 and "category" in kinds.values():
         facts = ", ".join(f"{party!r} has {_kind_in_words(found[party])}" for party in kinds)
-        raise DataError(
-            f"Column {name!r} is not of one kind: {facts}. Make it the same everywhere, or declare it in the schema."
-        )
+        how = "Make it the same everywhere, or declare it in the schema."
+        raise DataError(f"Column {name!r} is not of one kind: {facts}. {how}")
     if "category" in kinds.values():
         levels = sorted({level for column in found.values() for level in column.levels})
         return Column(name=name, kind="category", levels=tuple(levels))
@@ -202,14 +187,23 @@ def xgboost_types(schema: Schema | None) -> dict[str, Any]:
 # --- one column ------------------------------------------------------------------------------------------------------
 
 
-def _refuse_dates(name: str, kind: pa.DataType, who: str) -> None:
+def _declared(name: str, value: Any) -> Column:
+    if value in ("number", "boolean"):
+        return Column(name=name, kind=value)
+    if isinstance(value, list) and value and len(set(map(str, value))) == len(value):
+        return Column(name=name, kind="category", levels=tuple(text_of(level) for level in value))
+    how = 'Write "number", "boolean", or a category\'s list of different levels.'
+    raise DataError(f"[columns] says {name} = {value!r}. {how}")
+
+
+def _refuse_dates(kind: pa.DataType, where: str) -> None:
     if pa.types.is_temporal(kind):
-        raise DataError(f"{column_of(name, who)} holds dates or times ({kind}). {_HOW_TO_DATE}")
+        raise DataError(f"{where} holds dates or times ({kind}). {_HOW_TO_DATE}")
 
 
 def _propose(name: str, values: pa.ChunkedArray, who: str) -> Column:
-    kind = values.type
-    _refuse_dates(name, kind, who)
+    kind, where = values.type, column_of(name, who)
+    _refuse_dates(kind, where)
     if pa.types.is_null(kind) or values.null_count == len(values):
         return Column(name=name, kind="empty")
     if pa.types.is_boolean(kind):
@@ -217,54 +211,46 @@ def _propose(name: str, values: pa.ChunkedArray, who: str) -> Column:
     if is_number(kind):
         return Column(name=name)
     if is_text(kind) or pa.types.is_dictionary(kind):
-        return Column(name=name, kind="category", levels=_levels(name, values, who))
-    raise DataError(f"{column_of(name, who)} holds {kind}. Drop it, or split it up into numbers and categories.")
+        return Column(name=name, kind="category", levels=_levels(values, where))
+    raise DataError(f"{where} holds {kind}. Drop it, or split it up into numbers and categories.")
 
 
-def _levels(name: str, values: pa.ChunkedArray, who: str) -> tuple[str, ...]:
+def _levels(values: pa.ChunkedArray, where: str) -> tuple[str, ...]:
     levels = sorted(set(as_texts(values)[1]))
     known = len(values) - values.null_count
     if levels and all(_DATE.fullmatch(level) for level in levels[:20]):
-        raise DataError(f"{column_of(name, who)} holds dates as text ({levels[0]!r}). {_HOW_TO_DATE}")
+        raise DataError(f"{where} holds dates as text ({levels[0]!r}). {_HOW_TO_DATE}")
     if len(levels) > MOST_LEVELS or (len(levels) > FEW_LEVELS and len(levels) > known / 2):
         raise DataError(
-            f"{column_of(name, who)} has {len(levels)} different texts in {known} rows, like {few(levels, 3)}: names "
-            "or free text, not categories. Drop it, turn it into numbers, group its values, or declare its levels in "
-            "a schema."
+            f"{where} has {len(levels)} different texts in {known} rows, like {few(levels, 3)}: names or free text, "
+            "not categories. Drop it, turn it into numbers, group its values, or declare its levels in a schema."
         )
     return tuple(levels)
 
 
 def _encode(column: Column, values: pa.ChunkedArray, who: str) -> AnyArray:
-    _refuse_dates(column.name, values.type, who)
+    where = column_of(column.name, who)
+    _refuse_dates(values.type, where)
     if pa.types.is_null(values.type) or values.null_count == len(values):
         return np.full(len(values), np.nan, dtype=np.float32)
     if column.kind == "category":
-        return _encode_category(column, values, who)
+        return _encode_category(column, values, where)
     if not (is_number(values.type) or pa.types.is_boolean(values.type)):
         examples = few(sorted(set(as_texts(values)[1]))) if is_text(values.type) else str(values.type)
-        raise DataError(
-            f"{column_of(column.name, who)} is a {column.kind} in the schema and holds {examples} here. "
-            "Make it the same everywhere."
-        )
+        fact = f"{where} is a {column.kind} in the schema and holds {examples} here"
+        raise DataError(f"{fact}. Make it the same everywhere.")
     numbers = as_numbers(values)
     if column.kind == "boolean" and not np.isin(numbers[~np.isnan(numbers)], (0, 1)).all():
-        raise DataError(
-            f"{column_of(column.name, who)} is a boolean in the schema and holds other numbers than 0 and 1."
-        )
+        raise DataError(f"{where} is a boolean in the schema and holds other numbers than 0 and 1.")
     return numbers
 
 
-def _encode_category(column: Column, values: pa.ChunkedArray, who: str) -> AnyArray:
+def _encode_category(column: Column, values: pa.ChunkedArray, where: str) -> AnyArray:
     codes, found = as_texts(values)
     unseen = sorted(set(found) - set(column.levels))
     if unseen:
-        warnings.warn(
-            f"{column_of(column.name, who)} has levels that the schema does not know: {few(unseen)}. They count as "
-            "missing.",
-            UnseenLevelWarning,
-            stacklevel=2,
-        )
+        fact = f"{where} has levels that the schema does not know: {few(unseen)}"
+        warnings.warn(f"{fact}. They count as missing.", UnseenLevelWarning, stacklevel=2)
     return _numbers_of(found, column.levels)[codes]
 
 

@@ -19,14 +19,8 @@ from simfl.data.schema import Schema
 from simfl.errors import DataError
 
 MAX_WEIGHT = 1e12  # beyond that, a training would find no split that pays: sums lose the digits that tell rows apart
-_LABEL_KINDS = {
-    "string": np.str_,
-    "integer": np.int64,
-    "boolean": np.bool_,
-    "floating": np.float64,
-    "mixed-integer-float": np.float64,
-    "decimal": np.float64,
-}
+_LABEL_KINDS: dict[str, type] = {"string": np.str_, "integer": np.int64, "boolean": np.bool_}
+_LABEL_KINDS |= dict.fromkeys(("floating", "mixed-integer-float", "decimal"), np.float64)
 
 
 def as_table(X: Any, who: str, schema: Schema | None = None) -> tuple[Table, Schema | None]:
@@ -36,18 +30,18 @@ def as_table(X: Any, who: str, schema: Schema | None = None) -> tuple[Table, Sch
     """
     frame = None if sparse.issparse(X) else as_arrow(X, who)
     if frame is not None:
-        if not frame.column_names:
-            raise DataError(f"{who} has no features. Check how its table was read.")
         schema = schema or Schema.propose(frame, who)
         table: Any = schema.encode(frame, who)
     else:
         table = _as_csr(X, who) if sparse.issparse(X) else _as_dense(X, who)
         _check_fits(table.shape[1], schema, who)
-    if table.shape[0] == 0:
-        raise DataError(f"{who} has no rows. Leave it out, or check how its table was read.")
     if table.shape[1] == 0:
         raise DataError(f"{who} has no features. Check how its table was read.")
-    _refuse_infinite(table.data if sparse.issparse(table) else table, who)
+    if table.shape[0] == 0:
+        raise DataError(f"{who} has no rows. Leave it out, or check how its table was read.")
+    if np.isinf(table.data if sparse.issparse(table) else table).any():
+        fact = "infinite values (or values beyond float32)"
+        raise DataError(f"{who} has {fact}. Replace them; NaN stands for a missing value.")
     return table, schema
 
 
@@ -163,6 +157,11 @@ def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
     return numbers.astype(np.float32)
 
 
+def as_targets(labels: AnyArray, classes: Sequence[Any] | None, who: str) -> Floats:
+    """What XGBoost learns: the place of every class, or a regression's numbers."""
+    return as_numbers(labels, who).astype(np.float32) if classes is None else class_numbers(labels, classes, who)
+
+
 def _as_dense(X: Any, who: str) -> Floats:
     try:
         values = np.asarray(X)
@@ -184,10 +183,3 @@ def _as_csr(X: Any, who: str) -> Any:
         table = table.copy()  # the caller's own stays as it is
         table.sum_duplicates()
     return table
-
-
-def _refuse_infinite(values: AnyArray, who: str) -> None:
-    if np.isinf(values).any():
-        raise DataError(
-            f"{who} has infinite values (or values beyond float32). Replace them; NaN stands for a missing value."
-        )

@@ -16,8 +16,9 @@ import numpy as np
 from simfl import hub
 from simfl import messages as msg
 from simfl.arrays import AnyArray
-from simfl.deploy.study import Study
+from simfl.deploy.study import PartyFile, Study, approved_study, digest_of, read_bytes, read_party_file
 from simfl.deploy.tables import open_party
+from simfl.errors import SimFLError
 from simfl.params import guarded_columns
 from simfl.party import Party, Session
 from simfl.privacy.observed import Protection, protections
@@ -40,6 +41,8 @@ class Rehearsal:
 class Checked:
     """What `check` found: the table's size, notes, what can leave the party, and the rehearsal."""
 
+    digest: str  # of the study file, for people to compare
+    approved: list[str]  # why this party would not take part in it; empty: it would
     rows: int
     columns: int
     classes: dict[str, int]
@@ -53,13 +56,31 @@ def check(study_path: Path, party_path: Path) -> Checked:
     study, party, notes = open_party(study_path, party_path)
     classes = Counter(map(str, party.rows.y.tolist())) if _classifies(study) else {}
     rows, columns = party.rows.X.shape
-    return Checked(rows, columns, dict(classes), notes, what_leaves(), rehearse(study, party))
+    sent, own = read_bytes(study_path), read_party_file(party_path)
+    return Checked(
+        digest_of(sent),
+        refusals(own, sent),
+        rows,
+        columns,
+        dict(classes),
+        notes,
+        what_leaves(),
+        rehearse(study, party),
+    )
+
+
+def refusals(own: PartyFile, sent: bytes) -> list[str]:
+    """Why a party would not take part in this study."""
+    try:
+        approved_study(own, sent)
+    except SimFLError as error:
+        return [str(error)]
+    return []
 
 
 def what_leaves() -> list[tuple[str, str]]:
     """Every kind of reply and what it contains, from `messages.py`."""
-    first_lines = {kind.__name__: (kind.__doc__ or "").split("\n")[0] for kind in msg.Reply.__args__}
-    return [(name, line.split(": ", 1)[-1]) for name, line in first_lines.items()]
+    return [(kind.__name__, (kind.__doc__ or "").split("\n")[0].split(": ", 1)[-1]) for kind in msg.Reply.__args__]
 
 
 def rehearse(study: Study, party: Party) -> Rehearsal | None:

@@ -25,8 +25,8 @@ import msgspec
 from simfl import hub, wire
 from simfl import messages as msg
 from simfl import model as models
-from simfl.callbacks import Callback, TreeRecord
-from simfl.deploy.study import PartyFile, Study, parse_study, read_bytes, read_party_file
+from simfl.callbacks import Callback, TreeRecord, logger
+from simfl.deploy.study import PartyFile, Study, approved_study, parse_study, read_party_file
 from simfl.deploy.tables import open_table
 from simfl.errors import DataError, PartyLost, PrivacyError, ProtocolError, SimFLError, StudyError
 from simfl.federation import model_of
@@ -35,7 +35,7 @@ from simfl.params import PrepareParams, cores
 from simfl.party import Session
 from simfl.party.journal import Answered
 from simfl.party.journal import open_journal as open_party_journal
-from simfl.party.terms import Terms, digest_of
+from simfl.party.terms import Terms
 from simfl.privacy.keys import Identity
 from simfl.privacy.observed import shows
 from simfl.report import assemble
@@ -102,7 +102,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 # --- the hub's end ---------------------------------------------------------------------------------------------------
 
 
-class HubEndpoint(HubEnd):
+class HubEndpoint(HubEnd, Callback):
     """The hub of a training: handshake, stage 1, stage 2, and the model to everybody."""
 
     def __init__(self, order: str) -> None:
@@ -123,7 +123,7 @@ class HubEndpoint(HubEnd):
         transport.parties = [party for party in self.study.parties if party in transport.sites]
         self.transport = transport
         try:
-            self.results = self._run(transport, folder / "runs" / check_run_name(self.order.run))
+            self.results = self._run(transport, open_run_folder(folder, self.order.run))
             self.status.stage = "done"
         except SimFLError as error:
             self.status.error = str(error)
@@ -139,6 +139,10 @@ class HubEndpoint(HubEnd):
         answer = self._status(question.since) if file is None else Piece(size=len(file), data=file[at : at + PIECE])
         return dict(msgspec.to_builtins(answer))
 
+    def after_tree(self, record: TreeRecord) -> None:
+        """A tree is finished, or was read from the journal: keep its record for the submitter."""
+        self.status.records.append(record)
+
     def _status(self, since: int) -> Status:
         records = [record for record in self.status.records if record.round >= since][:MOST_RECORDS]
         connected = list(self.transport.parties) if self.transport else []
@@ -146,8 +150,6 @@ class HubEndpoint(HubEnd):
 
     def _run(self, transport: Transport, folder: Path) -> dict[str, bytes]:
         """The results, from this training or as an earlier job left them; every party gets them too."""
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_partial_files(folder)
         files = {name: folder / name for name in RESULTS}
         if all(path.exists() for path in files.values()):
             greet(transport, self.order)  # the parties only need the name of the folder
@@ -167,8 +169,7 @@ class HubEndpoint(HubEnd):
         with closing(open_journal(folder / "journal")) as journal:
             self.restarted = bool(journal.entries)
             recovery = hub.Recovery(journal, self.study.parties_needed)
-            callbacks = [_Records(self.status.records)]
-            training = hub.train(transport, prepared, params, callbacks=callbacks, recovery=recovery)
+            training = hub.train(transport, prepared, params, callbacks=[self], recovery=recovery)
         self._write(transport, training, folder)
 
     def _prepare(self, transport: Transport, folder: Path) -> hub.Prepared:
@@ -192,20 +193,13 @@ class HubEndpoint(HubEnd):
         return prepared
 
     def _write(self, transport: Transport, training: hub.Training, folder: Path) -> None:
-        """Write the results into the run's folder."""
         prepared, model = training.prepared, model_of(training, training.history, {})
-        history = {
-            "run": self.order.run,
-            "rows": prepared.rows,
-            "trees": training.history,
-            "missed": training.missed,
-            "traffic": transport.traffic.since(None),
-        }
+        history: dict[str, Any] = {"run": self.order.run, "rows": prepared.rows, "trees": training.history}
+        history |= {"missed": training.missed, "traffic": transport.traffic.since(None)}
         write_atomically(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
-        finished = assemble.FinishedTraining(
-            self.study.name, prepared, training.params, model, transport.traffic, self.shown_before
-        )
-        restarted = self.restarted or bool(self.shown_before)
+        study, before = self.study.name, self.shown_before
+        finished = assemble.FinishedTraining(study, prepared, training.params, model, transport.traffic, before)
+        restarted = self.restarted or bool(before)
         assemble.at_hub(finished, training.missed, self.greetings, restarted=restarted).save(folder)
         # What depends on the clock stays out of the model: the same trees, the same file.
         model.save(folder / "model.ubj", history=False)
@@ -214,30 +208,20 @@ class HubEndpoint(HubEnd):
         """Send the results to everybody who is connected; the others get them with the next --resume."""
         model, history, record = (results[name] for name in RESULTS)
         known = msgspec.json.decode(record, type=RunRecord)
-        questions = {
-            party: msg.TakeModel(
-                model=model, history=history, record=msgspec.json.encode(assemble.for_party(known, party))
-            )
-            for party in transport.parties
-        }
+        records = {party: msgspec.json.encode(assemble.for_party(known, party)) for party in transport.parties}
+        questions = {party: msg.TakeModel(model=model, history=history, record=r) for party, r in records.items()}
         self.status.without_model = [party for party in self.study.parties if party not in questions]
         try:
             transport.ask_all(questions)
         except PartyLost as lost:
             self.status.without_model += lost.parties
-        except SimFLError as error:  # the hub and the other parties have the model: no reason to fail
-            self.status.error = str(error)
-
-
-class _Records(Callback):
-    """Keeps the record of every tree for the submitter."""
-
-    def __init__(self, records: list[TreeRecord]) -> None:
-        self.records = records
-
-    def after_tree(self, record: TreeRecord) -> None:
-        """A tree is finished, or was read from the journal."""
-        self.records.append(record)
+        except SimFLError:  # a party could not keep it: no reason to fail, and asking the others again does no harm
+            for party, question in questions.items():
+                try:
+                    transport.ask_all({party: question})
+                except SimFLError as error:
+                    self.status.without_model.append(party)
+                    self.status.error = f"{party}: {error}"
 
 
 def check_unchanged(prepared: hub.Prepared, params: PrepareParams, described: Mapping[str, msg.Description]) -> None:
@@ -329,33 +313,28 @@ class PartyEndpoint(SiteEnd):
 
     def _greet(self, message: msg.Greet) -> msg.Greeting:
         """Read the table through the study. Problems are part of the answer: the hub collects those of all parties."""
-        problems: list[str] = []
-        if message.simfl != version("simfl") or message.version != msg.VERSION:
-            problems.append(
-                f"simfl {version('simfl')} is installed, the hub has {message.simfl}: install the same everywhere"
-            )
-        else:
-            try:
-                self._open(message)
-            except SimFLError as error:
-                problems.append(str(error))
         installed = {name: version(name) for name in ("simfl", "xgboost", "numpy", "nvflare")}
-        return msg.Greeting(
-            version=msg.VERSION, problems=problems, versions=installed | {"python": platform.python_version()}
-        )
+        installed["python"] = platform.python_version()
+        problems: list[str] = []
+        try:
+            if message.simfl != (own := installed["simfl"]) or message.version != msg.VERSION:
+                raise StudyError(f"simfl {own} is installed, the hub has {message.simfl}: install the same everywhere")
+            self._open(message)
+        except SimFLError as error:
+            logger.error("This party cannot take part: %s", error)
+            problems.append(error.public)
+        return msg.Greeting(version=msg.VERSION, problems=problems, versions=installed)
 
     def _open(self, message: msg.Greet) -> None:
         if self.greeted is not None and message != self.greeted:
             raise PrivacyError("it has joined another study or run in this job already")
         own = read_party_file(self.file)
         if own.name != self.name:
-            raise StudyError(f"its party file is of {own.name!r}, its certificate of {self.name!r}")
-        self.study = approved_study(own, message.study)
+            raise PrivacyError(f"its party file is of {own.name!r}, its certificate of {self.name!r}")
+        self.study = approved_study(own, message.study.encode())
         if self.greeted is not None:
             return  # the same once more
-        self.folder = self.file.parent / "runs" / check_run_name(message.run)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_partial_files(self.folder)
+        self.folder = open_run_folder(self.file.parent, message.run)
         write_atomically(self.folder / "study.toml", message.study.encode())
         self.journal = open_party_journal(self.folder / "journal")
         self.session = self._open_session(self.study, own, self.folder)
@@ -395,25 +374,6 @@ class PartyEndpoint(SiteEnd):
         record.save(folder)
 
 
-def approved_study(own: PartyFile, sent: str) -> Study:
-    """The study, if it is byte for byte the one that the party has approved, and keeps the party's own rules."""
-    if own.study is None:
-        raise StudyError("it names no study that it has approved: set study = ... in its party.toml")
-    approved = read_bytes(Path(own.study))
-    if approved != sent.encode():
-        raise PrivacyError(
-            f"the study that was sent (digest {digest_of(sent.encode())}) is not the one that it has approved "
-            f"(digest {digest_of(approved)}). Compare the digests that `simfl check` shows"
-        )
-    study = parse_study(sent)
-    if own.name not in study.parties:
-        raise StudyError(f"the study does not name {own.name!r}")
-    broken = own.require.broken_by(study)
-    if broken:
-        raise PrivacyError("; ".join(broken))
-    return study
-
-
 def terms_of(study: Study) -> Terms:
     """What a party holds the hub to."""
     first, second = study.params()
@@ -424,11 +384,14 @@ def terms_of(study: Study) -> Terms:
 CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")
 
 
-def check_run_name(name: str) -> str:
-    """The name, if a folder can have it."""
-    if not RUN_NAME.fullmatch(name):
-        raise ProtocolError(f"A training cannot be called {name!r}.")
-    return name
+def open_run_folder(parent: Path, run: str) -> Path:
+    """The folder of a run, new or as an earlier job left it."""
+    if not RUN_NAME.fullmatch(run):
+        raise ProtocolError(f"A training cannot be called {run!r}.")
+    folder = parent / "runs" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_partial_files(folder)
+    return folder
 
 
 def remove_partial_files(folder: Path) -> None:

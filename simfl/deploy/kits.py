@@ -84,18 +84,18 @@ def _restrict(local: Path, *, is_hub: bool) -> None:
     """Close what FLARE leaves open: no code may come with a job, and only the submitter may start one."""
     if not (local / "authorization.json.default").exists():  # the submitter's kit runs nothing
         return
-    resources = json.loads((local / "resources.json.default").read_text())
+    files = ("resources", "authorization", "log_config")
+    contents = [json.loads((local / f"{name}.json.default").read_text()) for name in files]
+    resources, authorization, log = contents
     resources["class_allow_list"] = [*CLASSES, CONTROLLER, EXECUTOR]
     resources["allow_log_streaming"] = False
     if is_hub:
         for component in resources["components"]:
             if component["id"] == "job_scheduler":
                 component["args"] |= {"min_schedule_interval": 1.0, "max_schedule_interval": 5.0}
-    authorization = json.loads((local / "authorization.json.default").read_text())
     allowed = dict.fromkeys(("submit_job", "manage_job", "download_job", "view", "app_command"), "any")
     refused = dict.fromkeys(("byoc", "shell_commands", "clone_job", "operate"), "none")
     authorization["permissions"] = {"lead": allowed | refused}
-    log = json.loads((local / "log_config.json.default").read_text())
     log["loggers"]["root"]["level"] = "WARNING"  # writing a line per message would be most of the work
-    for name, content in (("resources", resources), ("authorization", authorization), ("log_config", log)):
+    for name, content in zip(files, contents, strict=True):
         (local / f"{name}.json").write_text(json.dumps(content, indent=2))

@@ -23,6 +23,8 @@ from simfl.errors import EngineError, FileError, StudyError
 from simfl.privacy.tokens import secret_of
 from simfl.storage import write_atomically
 
+Commands = Mapping[str, Sequence[str]]
+
 
 def run_hub(kit: Path) -> int:
     """Be the hub, in the foreground."""
@@ -112,17 +114,12 @@ def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 class LocalProcesses:
     """A provisioned hub and all parties of a study, as processes on this machine. They end with the block.
 
-    `at` is the folder that the study's paths are relative to; kits and logs go into `folder`. `within` has, per name, a
-    command to run the process with.
+    `at` is the folder that the study's paths are relative to; kits and logs go into `folder`, and the study file that
+    the parties approve is beside it. `within` has, per name, a command to run the process with.
     """
 
     def __init__(
-        self,
-        study: Study,
-        at: Path,
-        folder: Path,
-        host: str = "localhost",
-        within: Mapping[str, Sequence[str]] | None = None,
+        self, study: Study, at: Path, folder: Path, host: str = "localhost", within: Commands | None = None
     ) -> None:
         missing = [party.name for party in study.party if not party.data]
         if missing:
@@ -143,18 +140,27 @@ class LocalProcesses:
         secret = "" if seed is None else f'secret = "{secret_of(seed).hex()}"\n'
         # Whoever tries a study out on one machine approves it, whatever its rules.
         approved = f"study = {msgspec.json.encode(str(self.folder.parent / 'study.toml')).decode()}\n"
-        anything = "[require]\nmasked = false\nmin_parties = 1\n"
+        anything = '[require]\nmasked = false\nmin_parties = 1\nmatching = "any"\n'
         return f'name = "{party.name}"\ndata = {data}\nkit = "."\nn_jobs = {threads}\n{secret}{approved}{anything}'
 
     def __enter__(self) -> LocalProcesses:
         self.start("hub")
-        wait_for_port(self.engine, self.processes["hub"])
+        self._await_hub()
         for party in self.study.parties:
             self.start(party)
         return self
 
     def __exit__(self, *_: object) -> None:
         stop(self.processes.values())
+
+    def _await_hub(self, seconds: float = 60.0) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.processes["hub"].poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection((self.engine.host, self.engine.port), 1.0):
+                return
+            time.sleep(0.1)
+        stop(self.processes.values())  # a block that was not entered is not left either
+        raise EngineError(f"The hub did not start. Its log: {self.folder / 'hub.log'}")
 
     def check(self) -> None:
         """Raise if one of the processes has ended."""
@@ -176,13 +182,3 @@ def free_port() -> int:
         probe.bind(("localhost", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def wait_for_port(engine: Engine, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the hub listens."""
-    until = time.monotonic() + 60.0
-    while time.monotonic() < until and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection((engine.host, engine.port), timeout=1.0):
-            return
-        time.sleep(0.1)
-    raise EngineError(f"The hub did not start. Look into its log, {process.args!r}.")

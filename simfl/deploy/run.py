@@ -209,11 +209,10 @@ def _await_parties(submitter: Submitter, run: _Run) -> None:
         waited = time.monotonic() - begun
         if not missing or (len(study.parties) - len(missing) >= needed and waited > study.patience):
             return
-        run.listener.enter(f"waiting for {', '.join(missing)} to connect")
+        names = ", ".join(missing)
+        run.listener.enter(f"waiting for {names} to connect")
         if waited > max(WAIT_FOR_PARTIES, study.patience):
-            raise EngineError(
-                f"Not connected to the hub: {', '.join(missing)}. Start them: simfl party start party.toml"
-            )
+            raise EngineError(f"Not connected to the hub: {names}. Start them: simfl party start party.toml")
         time.sleep(POLL)
 
 
@@ -270,6 +269,8 @@ class _RunningJob:
         if status.stage != "done" or len(status.records) == MOST_RECORDS:
             return False
         self.without_model = status.without_model
+        if status.error:
+            self.run.listener.tell(status.error)
         for name in RESULTS:
             write_atomically(self.run.folder / name, self._fetch(name))
         self.submitter.ask(self.id, Question(collected=True))

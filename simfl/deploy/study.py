@@ -7,10 +7,10 @@ refused with the one that was probably meant.
 
 from __future__ import annotations
 
-import math
+import hashlib
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from simfl.data import files
 from simfl.data.schema import Schema
-from simfl.errors import DataError, FileError, ParameterError, StudyError, did_you_mean
+from simfl.errors import DataError, FileError, ParameterError, PrivacyError, StudyError, did_you_mean
 from simfl.params import PrepareParams, TrainParams, prepare_params, split, train_params
 from simfl.storage import write_atomically
 
@@ -89,39 +89,32 @@ class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`[require]` of party.toml: rules that hold for every study. A study that breaks one is not joined."""
 
     masked: bool = True  # sums leave under masks only
-    matching: Literal["blind", "shared"] | None = "blind"  # None: either
+    matching: Literal["blind", "shared", "any"] = "blind"
     min_group: Annotated[int, Meta(ge=1)] = 1
     min_parties: Annotated[int, Meta(ge=1)] = 2
     max_trees: Annotated[int, Meta(ge=1)] | None = None
-    epsilon_total: Annotated[float, Meta(gt=0)] | None = (
-        None  # for this table, over all runs; None: no epsilon is needed
-    )
     labels: list[str] | None = None  # the columns that may be learned; None: any
     columns: list[str] | None = None  # the columns that may be used; None: any
 
     def broken_by(self, study: Study) -> list[str]:
         """The rules that a study breaks, in words."""
         first, second = study.params()
+        needed, trees, group = study.parties_needed, second.n_trees, second.min_group
+        unasked = sorted(set(study.columns) - set(self.columns or study.columns))
         masked = len(study.parties) == 1 or second.masked is not False
-        rules = {
-            "masked = true, the study switches masks off": not self.masked or masked,
-            f"matching = {self.matching}, the study has {first.matching}": self.matching in (None, first.matching),
-            f"min_group = {self.min_group}, the study has {second.min_group}": second.min_group >= self.min_group,
-            f"min_parties = {self.min_parties}, the study continues with {study.parties_needed}": (
-                study.parties_needed >= self.min_parties
-            ),
-            f"max_trees = {self.max_trees}, the study has {second.n_trees}": second.n_trees
-            <= (self.max_trees or 2**63),
-            f"epsilon_total = {self.epsilon_total}, the study has epsilon = {second.epsilon}": (
-                self.epsilon_total is None or (second.epsilon or math.inf) <= self.epsilon_total
-            ),
-            f"labels = {self.labels}, the study learns {study.label!r}": self.labels is None
-            or study.label in self.labels,
-            f"columns, the study also uses {sorted(set(study.columns) - set(self.columns or ()))}": (
-                self.columns is None or (bool(study.columns) and set(study.columns) <= set(self.columns))
-            ),
+        matching, label = first.matching, study.label
+        broken = {
+            "masked = true, and the study switches masks off": self.masked and not masked,
+            f"matching = {self.matching}, and the study has {matching}": self.matching not in ("any", matching),
+            f"min_group = {self.min_group}, and the study has {group}": group < self.min_group,
+            f"min_parties = {self.min_parties}, and the study continues with {needed}": needed < self.min_parties,
+            f"max_trees = {self.max_trees}, and the study has {trees}": trees > (self.max_trees or trees),
+            f"labels = {self.labels}, and the study learns {label!r}": self.labels is not None
+            and label not in self.labels,
+            f"columns = [...], and the study also uses {unasked}": bool(unasked),
+            "columns = [...], and the study declares none": self.columns is not None and not study.columns,
         }
-        return [f"the party requires {rule}" for rule, holds in rules.items() if not holds]
+        return [f"it requires {rule}" for rule, is_broken in broken.items() if is_broken]
 
 
 class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +127,7 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     )
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
-    # The same at all parties, never at the hub. None: they agree on one when a training begins.
+    # In hexadecimal, the same at all parties, never at the hub. None: they agree on one when a training begins.
     secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
     require: Require = Require()
 
@@ -219,8 +212,8 @@ def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
         raise StudyError(f"{where}: {' '.join(wrong)}")
 
 
-def _unknown(content: dict[str, Any], known: Iterable[str], place: str) -> list[str]:
-    return [f"there is no key {key!r}{place}. {did_you_mean(key, list(known))}" for key in content if key not in known]
+def _unknown(content: dict[str, Any], known: Sequence[str], place: str) -> list[str]:
+    return [f"there is no key {key!r}{place}. {did_you_mean(key, known)}" for key in content if key not in known]
 
 
 def _check_names(study: Study) -> list[str]:
@@ -244,19 +237,50 @@ def _check_tables(study: Study) -> list[str]:
     return []
 
 
+# --- consent ---------------------------------------------------------------------------------------------------------
+
+
+def digest_of(study: bytes) -> str:
+    """The digest of a study file, for people to compare: eight groups of four.
+
+    >>> digest_of(b"name = 'example'")[:9]
+    '3bcc 8fd0'
+    """
+    words = hashlib.sha256(study).hexdigest()[:32]
+    return " ".join(words[i : i + 4] for i in range(0, 32, 4))
+
+
+def approved_study(own: PartyFile, sent: bytes) -> Study:
+    """The study, if it is byte for byte the one that the party has approved, and keeps the party's own rules."""
+    if own.study is None:
+        raise PrivacyError("it names no study that it has approved: set study = ... in its party.toml")
+    approved = read_bytes(Path(own.study))
+    if approved != sent:
+        raise PrivacyError(
+            f"the study that was sent (digest {digest_of(sent)}) is not the one that it has approved "
+            f"(digest {digest_of(approved)}). Compare the digests that `simfl check` shows"
+        )
+    study = parse_study(sent.decode())
+    if own.name not in study.parties:
+        raise PrivacyError(f"the study does not name {own.name!r}")
+    broken = own.require.broken_by(study)
+    if broken:
+        raise PrivacyError("; ".join(broken))
+    return study
+
+
 # --- examples --------------------------------------------------------------------------------------------------------
 
 
 def write_examples(folder: Path, table: Path | None = None, label: str | None = None) -> list[Path]:
     """Write an example study.toml and party.toml, unless one is there. The columns are those of the table, if given."""
-    texts = {"study.toml": example_study(table, label), "party.toml": _template("party.toml")}
-    paths = [folder / name for name in texts]
-    for path in paths:
+    texts = {folder / "study.toml": example_study(table, label), folder / "party.toml": _template("party.toml")}
+    for path in texts:
         if path.exists():
             raise FileError(f"{path} is there already and is left as it is.")
-    for path, text in zip(paths, texts.values(), strict=True):
+    for path, text in texts.items():
         write_atomically(path, text.encode())
-    return paths
+    return list(texts)
 
 
 def example_study(table: Path | None = None, label: str | None = None) -> str:

@@ -19,7 +19,7 @@ import xgboost as xgb
 from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
 from simfl.data.schema import Schema, xgboost_types
-from simfl.data.table import as_labels, as_table, class_numbers
+from simfl.data.table import as_labels, as_table, as_targets
 from simfl.errors import DataError, FileError
 from simfl.model import xgboost_document
 from simfl.model.xgboost_document import WarmStart, objective_of, set_start, start_of, to_booster, to_document
@@ -56,14 +56,11 @@ class Model:
     """
 
     def __init__(self, booster: xgb.Booster, about: About) -> None:
-        self.booster = booster
-        self._about = about
+        self.booster, self._about = booster, about
         self.booster.set_attr(**{ATTRIBUTE: msgspec.json.encode(about).decode()})
         self.classes = None if about.classes is None else np.array(about.classes)
-        self.history = about.history
-        self.traffic = about.traffic
+        self.history, self.traffic, self.schema = about.history, about.traffic, about.schema
         self.epsilon, self.delta = about.epsilon, about.delta
-        self.schema = about.schema
         self.labels: AnyArray | None = None  # of a scikit-learn estimator, whose model knows their places only
 
     @property
@@ -82,8 +79,7 @@ class Model:
 
         XGBoost's own importance by gain is not defined for these models: single nodes keep no statistics.
         """
-        names = self.feature_names or [f"f{i}" for i in range(self.booster.num_features())]
-        return None if self._about.gain is None else dict(zip(names, self._about.gain, strict=True))
+        return None if self._about.gain is None else dict(zip(_names(self.booster), self._about.gain, strict=True))
 
     @property
     def feature_names(self) -> list[str] | None:
@@ -135,11 +131,7 @@ class Model:
         """
         margin = np.asarray(self.margins(X), dtype=np.float32).reshape(len(np.asarray(y)), -1)
         labels = as_labels(y, len(margin), "The table")
-        numbers = (
-            labels.astype(np.float32)
-            if self.classes is None
-            else class_numbers(labels, self.classes.tolist(), "The table")
-        )
+        numbers = as_targets(labels, None if self.classes is None else self.classes.tolist(), "The table")
         document = to_document(self.booster)
         objective = objective_of(document)
         new = LOSSES[objective].margin(start_of(document)) + _shift(LOSSES[objective], margin, numbers)
@@ -190,9 +182,8 @@ def load(path: str | os.PathLike[str]) -> Model:
     """
     source = Path(path)
     if source.is_dir():
-        raise FileError(
-            f"{source} is a folder. Open a preparation with simfl.Preparation.load({str(path)!r}, parties)."
-        )
+        how = f"simfl.Preparation.load({str(path)!r}, parties)"
+        raise FileError(f"{source} is a folder. Open a preparation with {how}.")
     try:
         data = source.read_bytes()
     except OSError as error:
@@ -239,9 +230,12 @@ def from_booster(
 ) -> Model:
     """A model of a booster that XGBoost trained by itself."""
     scores: dict[str, Any] = booster.get_score(importance_type="total_gain")
-    names = booster.feature_names or [f"f{i}" for i in range(booster.num_features())]
-    gain = [float(scores.get(name, 0.0)) for name in names]
+    gain = [float(scores.get(name, 0.0)) for name in _names(booster)]
     return Model(booster, About(classes=classes, history=history, traffic={}, schema=schema, gain=gain))
+
+
+def _names(booster: xgb.Booster) -> Sequence[str]:
+    return booster.feature_names or [f"f{i}" for i in range(booster.num_features())]
 
 
 def warm_start(model: Model) -> WarmStart:

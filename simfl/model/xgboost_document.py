@@ -76,11 +76,11 @@ def read(booster: xgb.Booster, classes: list[Any] | None, schema: Schema | None)
 
 def write(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, schema: Schema) -> Document:
     """XGBoost's own document of an empty model, with our trees put in."""
-    document: Document = _empty_model(objective, schema, len(base_score))
+    outputs = len(base_score)
+    document = _empty_model(objective, schema, outputs)
     set_start(document, base_score)
     model = document["learner"]["gradient_booster"]["model"]
     trees = [tree for trees in rounds for tree in trees]
-    outputs = len(base_score)
     model["trees"] = [_xgboost_tree(tree, number, len(schema.columns)) for number, tree in enumerate(trees)]
     model["tree_info"] = [number % outputs for trees in rounds for number in range(len(trees))]
     model["iteration_indptr"] = np.cumsum([0] + [len(trees) for trees in rounds]).tolist()
@@ -89,7 +89,7 @@ def write(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str,
     return document
 
 
-def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Any:
+def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Document:
     """A model of XGBoost's own whose trees do not matter. It knows the levels, so that it reads frames by itself."""
     params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1, "max_depth": 1}
     if n_outputs > 1:
@@ -99,7 +99,7 @@ def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Any:
         row = pd.DataFrame({column.name: _one_value(column) for column in schema.columns})
     rows = xgb.DMatrix(row, label=np.zeros(1), enable_categorical=True)
     # XGBoost stores the levels with the first tree.
-    return json.loads(xgb.train(params, rows, num_boost_round=int(schema.has_categories)).save_raw("json"))
+    return to_document(xgb.train(params, rows, num_boost_round=int(schema.has_categories)))
 
 
 def _one_value(column: Column) -> Any:
@@ -118,14 +118,10 @@ def _xgboost_tree(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
     leaves = np.where(inner, 0, 1)
     for node in np.flatnonzero(inner)[::-1]:
         leaves[node] = leaves[tree.left[node]] + leaves[tree.left[node] + 1]
+    sizes = {"num_deleted": "0", "num_feature": str(n_features), "num_nodes": str(n), "size_leaf_vector": "1"}
     return {
         "id": number,
-        "tree_param": {
-            "num_deleted": "0",
-            "num_feature": str(n_features),
-            "num_nodes": str(n),
-            "size_leaf_vector": "1",
-        },
+        "tree_param": sizes,
         "left_children": tree.left.tolist(),
         "right_children": np.where(inner, tree.left + 1, LEAF).tolist(),
         "parents": parents.tolist(),

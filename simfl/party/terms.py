@@ -7,7 +7,6 @@ sent before; a question that does not fit is refused before anything is computed
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -228,13 +227,3 @@ class Watch:
         msg.Grow: _in_round,
         msg.SumPerLeaf: _in_round,
     }
-
-
-def digest_of(study: bytes) -> str:
-    """The digest of a study file, for people to compare: eight groups of four.
-
-    >>> digest_of(b"name = 'example'")[:9]
-    '3bcc 8fd0'
-    """
-    words = hashlib.sha256(study).hexdigest()[:32]
-    return " ".join(words[i : i + 4] for i in range(0, 32, 4))

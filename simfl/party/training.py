@@ -14,7 +14,7 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, smallest_type
 from simfl.data.schema import xgboost_types
-from simfl.data.table import as_numbers, class_numbers
+from simfl.data.table import as_targets
 from simfl.errors import DataError, ProtocolError
 from simfl.params import BINS
 from simfl.party.party import Rows, Split
@@ -47,10 +47,7 @@ class Following:
     @classmethod
     def of(cls, rows: Rows, start: msg.Start, split: Split) -> Following:
         """Rows at the start value."""
-        if start.classes is not None:
-            y = class_numbers(rows.y, start.classes, split.who)
-        else:
-            y = as_numbers(rows.y, split.who).astype(np.float32)
+        y = as_targets(rows.y, start.classes, split.who)
         margin = np.tile(np.array(start.base_margin, dtype=np.float32), (len(y), 1))
         by_level = split.schema is not None and split.schema.has_categories
         return cls(walker(rows.X, by_level=by_level), rows, y, margin)

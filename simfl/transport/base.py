@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from copy import copy, deepcopy
 from typing import NamedTuple, Protocol
 
 from simfl.messages import Reply, Request
@@ -33,24 +35,20 @@ class Traffic:
         self.total = 0  # all bytes, both ways
         self.hops: list[Hop] = []
 
-    def count(self, party: str, request: Request, n_in: int, reply: Reply, n_out: int) -> None:
-        """Count one question and its answer."""
+    def count(self, party: str, request: Request, n_in: int, reply: Reply, n_out: int, begun: float) -> None:
+        """Count one question and its answer, which has just arrived."""
         self.received[party][type(request).__name__] += n_in
         self.sent[party][type(reply).__name__] += n_out
         self.shown[party].update(shows(request, reply))
         self.total += n_in + n_out
+        self.hops.append(Hop(party, type(request).__name__, begun, time.perf_counter() - begun))
 
     def since(self, earlier: Traffic | None) -> dict[str, dict[str, dict[str, int]]]:
         """Bytes per party, way and kind of message, minus what an earlier copy had counted."""
+        before = earlier or Traffic()
         return {
-            party: {
-                way: dict(counted[party] - (before[party] if before else Counter()))
-                for way, counted, before in (
-                    ("received", self.received, earlier.received if earlier else None),
-                    ("sent", self.sent, earlier.sent if earlier else None),
-                )
-            }
-            for party in self.received
+            party: {"received": dict(n - before.received[party]), "sent": dict(self.sent[party] - before.sent[party])}
+            for party, n in self.received.items()
         }
 
     def observed(self) -> Counter[str]:
@@ -59,11 +57,8 @@ class Traffic:
 
     def copy(self) -> Traffic:
         """A copy that stays as it is."""
-        other = Traffic()
-        other.total = self.total
-        for mine, theirs in ((self.received, other.received), (self.sent, other.sent), (self.shown, other.shown)):
-            for party, counter in mine.items():
-                theirs[party] = counter.copy()
+        other = copy(self)
+        other.received, other.sent, other.shown = deepcopy((self.received, self.sent, self.shown))
         other.hops = self.hops.copy()
         return other
 

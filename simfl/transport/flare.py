@@ -13,6 +13,7 @@ again does no harm.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import struct
 import threading
@@ -26,7 +27,7 @@ from typing import Any
 
 from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError
 from simfl.messages import Reply, Request
-from simfl.transport.base import Hop, Traffic, encode_common
+from simfl.transport.base import Traffic, encode_common
 from simfl.wire import decode, encode
 
 try:
@@ -34,6 +35,7 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover - the tests have it
     raise EngineError(f'NVIDIA FLARE is not installed ({error.name}). Run: pip install "simfl[flare]"') from None
 
+logger = logging.getLogger("simfl")
 SMALL = 512 * 1024  # a question up to this many bytes travels with the call: fetching it would take longer
 PIECE = 8 * 2**20  # the largest single message of anything larger
 LARGEST = 4 * 2**30  # no question and no answer may be larger: this bounds what a message can make anybody allocate
@@ -43,6 +45,7 @@ PROGRESS = "simfl.progress"  # FLARE's application command with which the submit
 
 _BUSY, _DONE, _FAILED, _LARGE = range(4)
 _HEAD = struct.Struct("<BQ8sQ")  # kind, size of the body, tag of the run, number of the question
+Outbox = dict[tuple[str, int], bytes]  # questions that are under way, by site and number
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------
@@ -99,14 +102,10 @@ class FlareTransport:
 
     deployed = True
 
-    def __init__(
-        self, sites: Mapping[str, Any], outbox: dict[tuple[str, int], bytes], patience: float, run: str
-    ) -> None:
-        self.sites = dict(sites)
-        self.run = run_tag(run)
-        self.parties = list(sites)
+    def __init__(self, sites: Mapping[str, Any], outbox: Outbox, patience: float, run: str) -> None:
+        self.sites, self.parties = dict(sites), list(sites)
+        self.run, self.patience = run_tag(run), patience
         self.traffic = Traffic()
-        self.patience = patience
         self._outbox = outbox
         self._number = 0
         self._lock = threading.Lock()
@@ -163,8 +162,7 @@ class FlareTransport:
         except ProtocolError as error:
             raise ProtocolError(f"Party {party!r}: {error}") from None
         with self._lock:
-            self.traffic.count(party, message, len(data), reply, len(answer))
-            self.traffic.hops.append(Hop(party, type(message).__name__, begun, time.perf_counter() - begun))
+            self.traffic.count(party, message, len(data), reply, len(answer), begun)
         return reply
 
     def _exchange(self, party: str, number: int, data: bytes) -> bytes:
@@ -196,7 +194,7 @@ class HubEnd(ABC):
     run: str = ""  # the name of the training
 
     def __init__(self) -> None:
-        self._outbox: dict[tuple[str, int], bytes] = {}
+        self._outbox: Outbox = {}
 
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
@@ -229,6 +227,8 @@ class HubEnd(ABC):
 class SiteEnd(ABC):
     """A party's end of a job. Subclasses answer messages (`answer`)."""
 
+    name: str = ""
+
     def __init__(self) -> None:
         self._number = 0
         self._run: bytes | None = None  # the run that this job serves
@@ -241,7 +241,8 @@ class SiteEnd(ABC):
         """The job starts at this site."""
         exit_with_parent()
         self._hub = collab.server
-        self.open(collab.site_name, Path(collab.context.workspace.get_root_dir()))
+        self.name = collab.site_name
+        self.open(self.name, Path(collab.context.workspace.get_root_dir()))
 
     @collab.publish  # type: ignore[untyped-decorator]
     def alive(self) -> bool:
@@ -272,9 +273,11 @@ class SiteEnd(ABC):
         except NotYet:
             return reply(_BUSY, b"")
         except SimFLError as error:
-            return reply(_FAILED, str(error).encode())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-            return reply(_FAILED, f"{type(error).__name__}: {error}".encode())
+            logger.error("A question of the hub was refused: %s", error)
+            return reply(_FAILED, f"Party {self.name!r}: {error.public}".encode())
+        except Exception:  # whatever it is, the hub must hear of it, but not what a library said of this party's rows
+            logger.exception("A question of the hub could not be answered.")
+            return reply(_FAILED, f"Party {self.name!r}: {SimFLError().public}".encode())
         return reply(_DONE if len(answer) <= PIECE else _LARGE, answer)
 
     @collab.publish  # type: ignore[untyped-decorator]

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from simfl.messages import Reply, Request
 from simfl.params import cores
-from simfl.transport.base import Hop, Traffic, encode_common
+from simfl.transport.base import Traffic, encode_common
 from simfl.wire import decode, encode
 
 
@@ -62,13 +62,12 @@ class LocalTransport(Generic[H]):
             return {}
         # A message for one party only is encoded when its turn comes, so that not all are in memory at the same time.
         data = encode_common(messages)
-        common = _Wire(data) if data else None
+        common = (decode(data), len(data)) if data else None
         kind = type(next(iter(messages.values())))
         begun = time.perf_counter()
-        if len(messages) == 1 or self.n_jobs == 1:
-            replies = {party: self._carry(party, m, common, self.n_jobs) for party, m in messages.items()}
-        elif self._is_quick.get(kind):
-            replies = {party: self._carry(party, m, common, 1) for party, m in messages.items()}
+        if len(messages) == 1 or self._is_quick.get(kind) or self.n_jobs == 1:
+            threads = self.n_jobs if len(messages) == 1 else 1
+            replies = {party: self._carry(party, m, common, threads) for party, m in messages.items()}
         else:
             threads = max(self.n_jobs // len(messages), 1)
             asked = {p: self._pool.submit(self._carry, p, m, common, threads) for p, m in messages.items()}
@@ -80,24 +79,15 @@ class LocalTransport(Generic[H]):
         """No party gets lost in one process."""
         return []
 
-    def _carry(self, party: str, message: Request, wire: _Wire | None, threads: int) -> Reply:
-        wire = wire or _Wire(encode(message))
+    def _carry(self, party: str, message: Request, common: tuple[Any, int] | None, threads: int) -> Reply:
+        request, size = common or (decode(data := encode(message)), len(data))
         handler = self.handlers[party]
         handler.n_jobs = threads
         begun = time.perf_counter()
-        answer = encode(handler.handle(wire.request))
+        answer = encode(handler.handle(request))  # type: ignore[arg-type]
         reply: Reply = decode(answer)  # type: ignore[assignment]
         with self._lock:
-            self.traffic.count(party, message, wire.size, reply, len(answer))
-            self.traffic.hops.append(Hop(party, type(message).__name__, begun, time.perf_counter() - begun))
+            self.traffic.count(party, message, size, reply, len(answer), begun)
             if self.observe:
                 self.observe(party, message, reply)
         return reply
-
-
-class _Wire:
-    """A message as it arrives: its bytes, decoded."""
-
-    def __init__(self, data: bytes) -> None:
-        self.size = len(data)
-        self.request: Request = decode(data)  # type: ignore[assignment]

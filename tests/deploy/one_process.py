@@ -76,7 +76,7 @@ class Federation:
         secret = secret_of(seed).hex()  # as in one process
         for party, table in data.items():
             (self.kits / party).mkdir(parents=True)
-            text = f'name = "{party}"\ndata = "{table}"\nn_jobs = 1\nsecret = "{secret}"\n'
+            text = f'name = "{party}"\ndata = "{table}"\nn_jobs = 1\nsecret = "{secret}"\nstudy = "{folder / "study.toml"}"\n[require]\nmasked = false\nmatching = "any"\nmin_parties = 1\n'
             (self.kits / party / "party.toml").write_text(text)
         (self.kits / "submitter" / "startup").mkdir(parents=True)
         (self.kits / "submitter" / "startup" / "fed_admin.json").touch()

@@ -1,7 +1,10 @@
 """The steps between machines, as far as they go without a network."""
 
 import json
+import re
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -17,7 +20,7 @@ from simfl import messages as msg
 from simfl.cli.app import app, main
 from simfl.deploy import check, processes
 from simfl.deploy import run as runs
-from simfl.deploy.endpoints import HubEndpoint, Order
+from simfl.deploy.endpoints import HubEndpoint, Order, PartyEndpoint
 from simfl.deploy.kits import provision
 from simfl.deploy.study import read_study, write_examples
 from simfl.deploy.tables import open_table
@@ -153,6 +156,16 @@ def test_what_is_not_a_kit_is_not_started(tmp_path, study):
         processes.run_hub(tmp_path)
     with pytest.raises(FileError, match="names no kit"):
         processes.run_party(tmp_path / "party.toml")
+
+
+def test_a_hub_that_does_not_start_names_its_log(tmp_path, monkeypatch):
+    at_once = [sys.executable, "-c", ""]
+    monkeypatch.setattr(processes, "start", lambda *_: subprocess.Popen(at_once))
+    study = read_study(write_study(tmp_path, 30, 20))
+    local = processes.LocalProcesses(study, tmp_path, tmp_path / "federation")
+    with pytest.raises(EngineError, match=re.escape(str(tmp_path / "federation" / "hub.log"))), local:
+        pass
+    assert local.processes["hub"].returncode == 0
 
 
 def test_errors_at_the_command_line_are_sentences(monkeypatch, capsys, tmp_path):
@@ -305,6 +318,25 @@ def test_a_party_that_is_away_at_the_end_gets_the_model_with_a_resume(federation
     federation.away.clear()
     runs.run_study(federation.study, out=tmp_path / "run", resume=True)
     assert next(own.glob("runs/*/model.ubj")).read_bytes() == (folder / "model.ubj").read_bytes()
+
+
+def test_a_party_that_cannot_keep_the_model_is_named_and_gets_it_with_a_resume(federation, tmp_path, monkeypatch):
+    said, answer = [], PartyEndpoint.answer
+
+    def fail(self, message):
+        if self.name == "south" and isinstance(message, msg.TakeModel):
+            raise FileError("model.ubj cannot be written: No space left on device.")
+        return answer(self, message)
+
+    monkeypatch.setattr(PartyEndpoint, "answer", fail)
+    runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(said.append))
+    assert "south: model.ubj cannot be written: No space left on device." in said
+    assert "the model has not reached south: when they are back, run `simfl train --resume`" in said
+    found = {party for party in PARTIES if list((federation.kits / party).glob("runs/*/model.ubj"))}
+    assert found == {*PARTIES} - {"south"}
+    monkeypatch.setattr(PartyEndpoint, "answer", answer)
+    runs.run_study(federation.study, out=tmp_path / "run", resume=True)
+    assert list((federation.kits / "south").glob("runs/*/model.ubj"))
 
 
 def test_every_mismatch_of_every_party_is_in_one_message(federation, tmp_path):
