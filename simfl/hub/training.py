@@ -157,12 +157,12 @@ class _Trainer:
                 rounds.play(turn)
             rounds.finish()
         except PartyLost as lost:
-            if turn is not None and turn.round == events.state.next_turn:
-                events.record(Passed(turn=turn.round))
             self.transport.parties = [party for party in self.transport.parties if party not in lost.parties]
             least = self.recovery.min_parties
             if least is None or len(self.transport.parties) < max(least, 1):
                 raise
+            if turn is not None and turn.round == events.state.next_turn:  # not repeated with fewer parties
+                events.record(Passed(turn=turn.round))
             return False
         return True
 
