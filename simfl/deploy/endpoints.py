@@ -318,7 +318,8 @@ class PartyEndpoint(SiteEnd):
         problems: list[str] = []
         try:
             if message.simfl != (own := installed["simfl"]) or message.version != msg.VERSION:
-                raise StudyError(f"simfl {own} is installed, the hub has {message.simfl}: install the same everywhere")
+                fact = f"simfl {own} is installed, the hub has {message.simfl}: install the same everywhere"
+                raise StudyError(fact, public=fact)
             self._open(message)
         except SimFLError as error:
             logger.error("This party cannot take part: %s", error)
@@ -334,10 +335,13 @@ class PartyEndpoint(SiteEnd):
         self.study = approved_study(own, message.study.encode())
         if self.greeted is not None:
             return  # the same once more
-        self.folder = open_run_folder(self.file.parent, message.run)
-        write_atomically(self.folder / "study.toml", message.study.encode())
-        self.journal = open_party_journal(self.folder / "journal")
-        self.session = self._open_session(self.study, own, self.folder)
+        folder = open_run_folder(self.file.parent, message.run)
+        kept = folder / "study.toml"
+        if kept.exists() and kept.read_bytes() != message.study.encode():
+            raise PrivacyError(f"the run {message.run!r} is one of another study")
+        self.session = self._open_session(self.study, own, folder)
+        write_atomically(kept, message.study.encode())
+        self.folder, self.journal = folder, open_party_journal(folder / "journal")
         self.greeted = message
 
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:
@@ -347,7 +351,7 @@ class PartyEndpoint(SiteEnd):
         session = Session(
             party,
             secret=None if own.secret is None else bytes.fromhex(own.secret),
-            identity=Identity.read(*files) if all(file.exists() for file in files) else None,
+            identity=Identity.read(*files) if any(file.exists() for file in files) else None,
             folder=folder,
             terms=terms_of(study),
             run=folder.name,

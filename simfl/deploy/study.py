@@ -109,8 +109,7 @@ class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             f"min_group = {self.min_group}, and the study has {group}": group < self.min_group,
             f"min_parties = {self.min_parties}, and the study continues with {needed}": needed < self.min_parties,
             f"max_trees = {self.max_trees}, and the study has {trees}": trees > (self.max_trees or trees),
-            f"labels = {self.labels}, and the study learns {label!r}": self.labels is not None
-            and label not in self.labels,
+            f"labels = [...], and the study learns {label!r}": self.labels is not None and label not in self.labels,
             f"columns = [...], and the study also uses {unasked}": bool(unasked),
             "columns = [...], and the study declares none": self.columns is not None and not study.columns,
         }

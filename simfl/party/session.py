@@ -105,7 +105,8 @@ class Session:
         self.progress: Callable[[int, int], None] | None = None  # called in a long search: rows done, rows in all
         self.state = State.NEW
         self.split = Split.of(party, 0.0, 0)
-        self.sealing = Sealing(str(party), must_mask or (terms is not None and terms.masked))
+        must_mask |= terms is not None and terms.masked
+        self.sealing = Sealing(str(party), must_mask, one_budget=terms is not None)
         self.similar = SimilarRows([party.name])  # of stage 1
         self._keys: Keys | None = None
         self._hashing: Hashing | None = None

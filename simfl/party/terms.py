@@ -18,6 +18,7 @@ from simfl.errors import PrivacyError
 from simfl.params import PrepareParams, TrainParams, guarded_columns, with_numbers
 from simfl.privacy.guard import default_hashes
 
+MOST_ROWS = 2**28  # of one party: sums onto its rows are allocated before they are sent
 NARROWEST = 0.05  # of the spread of this party's own projections: a finer bucket would tell single values apart
 # What the hub settles where the study leaves it open, and the values that it may choose.
 SETTLED: dict[str, tuple[Any, ...]] = {"subsample": (0.5, 1.0), "max_bin": (64, 256)}
@@ -60,10 +61,12 @@ class Watch:
     first: dict[type, Any] = field(default_factory=dict)  # of questions that have one answer in a run
     round: int = -1  # the newest
     asked: dict[type, tuple[bytes, msg.Reply]] = field(default_factory=dict)  # in the newest round
-    adopted: int = 0  # rounds that were replayed since the last start
     starts: int = 0
-    grown: bool = True  # whether a tree was adopted since the last round: its gradients are new
-    passed: int = 0  # rounds whose gradients were those of the round before
+    n_outputs: int = 1  # trees of a builder per round
+    adopted: int = 0  # rounds whose trees were adopted since the last start
+    used: int = -1  # the most of them that the gradients of a round came from
+    passed: int = 0  # rounds whose gradients were no newer than those of a round before
+    rematched: dict[int, int] = field(default_factory=dict)  # per search during the training: what was adopted then
 
     def refuse_unless(self, holds: bool, rule: str) -> None:
         """Refuse a question that breaks this rule."""
@@ -76,7 +79,9 @@ class Watch:
         return check(self, question, n_features) if check else None
 
     def answered(self, question: msg.Request, reply: msg.Reply) -> None:
-        """Remember an answer of the newest round."""
+        """Remember with whom keys were exchanged, and the answers of the newest round."""
+        if isinstance(question, msg.TakeKeys):
+            self.exchanged = tuple(sorted(question.keys))
         if isinstance(question, msg.SumOntoRows | msg.Grow | msg.SumPerLeaf):
             self.asked[type(question)] = (wire.encode(question), reply)
 
@@ -104,10 +109,12 @@ class Watch:
         self.refuse_unless(not strangers, f"keys are exchanged with parties of the study only, not with {strangers}")
         enough = len(names) >= self.terms.min_parties
         self.refuse_unless(enough, f"at least {self.terms.min_parties} parties take part (min_parties)")
-        self.exchanged = names
 
     def _sum(self, question: msg.SumFeatures | msg.SumLabels, _: int) -> None:
-        self._once(type(question), self.exchanged, "sums of features and labels are over the same parties")
+        silent = isinstance(question, msg.SumLabels) and self.terms.train.epsilon is not None
+        self.refuse_unless(not silent, "label sums are not sent under epsilon: they have no noise")
+        classes = question.classes if isinstance(question, msg.SumLabels) else None
+        self._once(type(question), (self.exchanged, classes), "sums of features and labels are over the same parties")
 
     def _n_hashes(self, n_features: int) -> int:
         terms = self.terms.prepare
@@ -117,6 +124,7 @@ class Watch:
     def _hash(self, question: msg.Hash, n_features: int) -> None:
         terms = self.terms.prepare
         blind = terms.matching == "blind"
+        self.refuse_unless(self.terms.shares_rows, "the study looks for no similar rows")
         self.refuse_unless((question.seed is None) == blind, f"the study says matching = {terms.matching}")
         wanted = self._n_hashes(n_features)
         self.refuse_unless(question.n_hashes == wanted, f"the study has {wanted} hash values per row")
@@ -125,12 +133,22 @@ class Watch:
         self.refuse_unless(question.law == terms.hash_law, f"the study's hash_law is {terms.hash_law}")
         given = terms.bucket_width
         self.refuse_unless(given is None or question.bucket_width == given, f"the study's bucket_width is {given}")
+        self.refuse_unless(question.bucket_width > 0, "a bucket has a width")
+        self._once(msg.Hash, wire.encode(question), "rows are hashed in one way")
 
     def _hash_by_trees(self, question: msg.HashByTrees, n_features: int) -> None:
         blind = self.terms.prepare.matching == "blind"
         self.refuse_unless(question.blind == blind, f"the study says matching = {self.terms.prepare.matching}")
+        self.refuse_unless(bool(self.terms.shares_rows and self.terms.train.rematch), "the study has no rematch")
         self.refuse_unless(question.n_hashes == self._n_hashes(n_features), "no more leaves than hash values")
-        self.grown |= bool(question.previous)
+        adopted = self.adopted + bool(question.previous)
+        same = self.rematched.get(question.round, adopted) == adopted
+        self.refuse_unless(same, f"the search of round {question.round} is after the same trees")
+        most = self.terms.train.n_trees.bit_length() + self.starts  # when their number doubles, or somebody is back
+        searches = len({*self.rematched, question.round})
+        self.refuse_unless(searches <= most, f"similar rows are searched at most {most} times")
+        self._adopt(question.previous)
+        self.rematched[question.round] = adopted
 
     def check_spread(self, spread: float, question: msg.Hash) -> None:
         """Buckets must not be narrow beside the spread of this party's own rows, unless the study says how wide."""
@@ -141,11 +159,24 @@ class Watch:
         blind = self.terms.prepare.matching == "blind"
         fits = isinstance(question, msg.TakeSimilar) == blind
         self.refuse_unless(fits, f"the study says matching = {self.terms.prepare.matching}")
-        others = question.similar if isinstance(question, msg.TakeSimilar) else question.tables
         self._known_names(question.parties)
         self.refuse_unless(self.name in question.parties, "this party is one of those that are matched")
-        self.refuse_unless(self.name not in others, "similar rows are those of other parties")
-        self.refuse_unless(set(others) <= set(question.parties), "similar rows are those of parties that are matched")
+        others = {*question.parties} - {self.name}
+        shown = question.similar if isinstance(question, msg.TakeSimilar) else question.tables
+        sized = question.n_rows if isinstance(question, msg.TakeSimilar) else question.tables
+        self.refuse_unless(self.name not in shown, "similar rows are those of other parties")
+        fresh = self.terms.prepare.ids == "fresh"
+        self.refuse_unless({*shown} == (set() if fresh else others), "similar rows are those of all that are matched")
+        self.refuse_unless({*sized} == others and len(question.parties) == len(others) + 1, "every party is named once")
+        self.refuse_unless(bool(others), "similar rows are those of other parties")
+        if isinstance(question, msg.Match):
+            n = self.terms.prepare.n_neighbors
+            self.refuse_unless(question.n_neighbors == n, f"the study has {n} similar rows per row")
+            most = self.terms.prepare.max_candidates or None
+            self.refuse_unless(question.max_candidates == most, f"the study's max_candidates is {most}")
+        else:
+            most = max(question.n_rows.values())
+            self.refuse_unless(most <= MOST_ROWS, f"no party has more than {MOST_ROWS} rows")
 
     def _known_names(self, names: Iterable[str]) -> None:
         strangers = [name for name in names if name not in self.terms.parties]
@@ -168,47 +199,99 @@ class Watch:
             if parameter == "random_state" and mine is None:
                 continue  # the run's seed, which the next line holds
             self.refuse_unless(mine == theirs or may_settle, f"the study has {parameter} = {mine}, not {theirs}")
-        self._once(msg.Start, (question.seed, question.classes, tuple(question.base_margin)), "a training starts alike")
+        grid, cuts = (question.mean, question.deviation), terms.train.cuts
+        fits = all((part is not None) == (cuts == "shared") for part in grid)
+        self.refuse_unless(fits, f"the study's cuts are {cuts}")
+        several = terms.train.objective == "multi:softprob"
+        n_outputs = len(question.classes or ()) if several else 1
+        self.refuse_unless(len(question.base_margin) == n_outputs, f"the study has {n_outputs} outputs")
         self.refuse_unless(question.n_rounds == terms.n_rounds, f"the study has {terms.n_rounds} rounds")
         self.refuse_unless(question.shares_rows == terms.shares_rows, "what is shared follows from the study")
         self.refuse_unless(not question.warm_start, "a study begins from nothing")
         if terms.masked:
             self.refuse_unless(question.n_parties == len(self.exchanged), "sums are over those who exchanged keys")
-        self.starts, self.adopted = self.starts + 1, 0
-        most = 10 * len(terms.parties)
-        self.refuse_unless(self.starts <= most, f"a training starts again at most {most} times")
+        n = len(terms.parties)
+        self.refuse_unless(min(terms.min_parties, n) <= question.n_parties <= n, f"{n} parties take part")
+        self.refuse_unless(self.starts < 10 * n, f"a training starts again at most {10 * n} times")
+        alike = (question.seed, question.classes, question.base_margin, *grid)
+        self._once(msg.Start, alike, "a training starts alike")
+        self.starts, self.adopted, self.n_outputs = self.starts + 1, 0, n_outputs
 
     def _replay(self, question: msg.Replay, _: int) -> None:
-        self.adopted += len(question.rounds)
-        self.refuse_unless(self.adopted <= self.terms.n_rounds, "no more rounds than the study has")
+        for trees in question.rounds:
+            self._adopt(trees)
+
+    def _finish(self, question: msg.Finish, _: int) -> None:
+        self._adopt(question.previous)
+
+    def _adopt(self, trees: list[msg.AdoptedTree]) -> None:
+        """Count the rounds whose trees become part of the model."""
+        if trees:
+            self.refuse_unless(self.adopted < self.terms.n_rounds, "no more rounds than the study has")
+            self._check_number(len(trees))
+            self._check_size([tree.structure for tree in trees if tree.structure is not None])
+            self.adopted += 1
+
+    def _check_number(self, n: int) -> None:
+        builders = len(self.terms.parties) if self.terms.train.turns == "all" else 1
+        fits = 0 < n <= builders * self.n_outputs and n % self.n_outputs == 0
+        self.refuse_unless(fits, f"a round has {self.n_outputs} trees of each builder, not {n} in all")
 
     def _in_round(self, question: msg.SumOntoRows | msg.Grow | msg.SumPerLeaf, _: int) -> msg.Reply | None:
         self.refuse_unless(question.round >= self.round, f"round {question.round} is over")
-        if question.round > self.round:
-            self.refuse_unless(not isinstance(question, msg.SumPerLeaf), "leaf sums follow the growing of their trees")
-            self.round, self.asked = question.round, {}
-            self.grown |= bool(getattr(question, "previous", []))
-            self.passed += not self.grown
-            self.grown = False
-            most = len(self.terms.parties)
-            self.refuse_unless(self.passed <= most, f"at most {most} rounds pass without a new tree")
-        known = self.asked.get(type(question))
-        if known is not None:
+        if question.round == self.round and (known := self.asked.get(type(question))):
             self.refuse_unless(known[0] == wire.encode(question), f"round {question.round} is answered once")
             return known[1]
-        if isinstance(question, msg.SumOntoRows):
-            self._known_names(question.builders)
-            self.refuse_unless(question.builders != [self.name], "a sole builder is not asked for sums onto its rows")
-            self.refuse_unless(msg.Grow not in self.asked, "the sums of a round come before its trees")
-        elif isinstance(question, msg.SumPerLeaf):
-            self._check_size(question.trees)
+        if isinstance(question, msg.SumPerLeaf):
+            self._leaf_sums(question)
+        else:
+            self._turn(question)
+            if question.round > self.round:
+                self._new_round(question)
+            else:
+                self._adopt(question.previous)
         return None
+
+    def _new_round(self, question: msg.SumOntoRows | msg.Grow) -> None:
+        """Every round has new gradients, but for a few: where a party was lost, its turn passes."""
+        passed = self.passed + (self.adopted + bool(question.previous) <= self.used)
+        most = len(self.terms.parties)
+        self.refuse_unless(passed <= most, f"at most {most} rounds pass without a new tree")
+        self._adopt(question.previous)
+        self.round, self.asked, self.passed, self.used = question.round, {}, passed, max(self.used, self.adopted)
+
+    def _turn(self, question: msg.SumOntoRows | msg.Grow) -> None:
+        """Whether those build whose turn it is."""
+        turns, parties = self.terms.train.turns, self.terms.parties
+        builders = question.builders if isinstance(question, msg.SumOntoRows) else [self.name]
+        self._known_names(builders)
+        if turns == "round_robin":
+            next_one = parties[question.round % len(parties)]
+            self.refuse_unless(builders == [next_one], f"in round {question.round} it is the turn of {next_one!r}")
+        alone = turns == "all" or len(builders) == 1
+        self.refuse_unless(alone and len({*builders}) == len(builders) > 0, f"the study's turns are {turns}")
+        if isinstance(question, msg.SumOntoRows):
+            sole = builders == [self.name] and turns != "all"
+            self.refuse_unless(not sole, "a sole builder is not asked for sums onto its rows")
+            fresh = self.terms.prepare.ids == "fresh"
+            self.refuse_unless(fresh or not question.similar, "the study's ids last for the whole training")
+            fits = {*question.similar} <= {*builders} - {self.name}
+            self.refuse_unless(fits, "similar rows are those of other builders")
+            late = question.round == self.round and msg.Grow in self.asked
+            self.refuse_unless(not late, "the sums of a round come before its trees")
+
+    def _leaf_sums(self, question: msg.SumPerLeaf) -> None:
+        self.refuse_unless(question.round == self.round, "leaf sums follow the growing of their trees")
+        exact = self.terms.train.leaf_values == "global" and len(self.terms.parties) > 1
+        self.refuse_unless(exact, "the study takes leaf values from the builder")
+        self._check_number(len(question.trees))
+        self._check_size(question.trees)
 
     def _check_size(self, trees: list[msg.TreeStructure]) -> None:
         params = self.terms.train
         if params.max_depth:
             most = 2 ** (params.max_depth + (params.extra_depth or 0) + 1)
-            self.refuse_unless(all(t.n_nodes < most for t in trees), "no tree is deeper than the study allows")
+            self.refuse_unless(all(t.n_nodes < most for t in trees), "no tree is larger than the study allows")
 
     _checks: ClassVar[dict[type, Callable[..., msg.Reply | None]]] = {
         msg.Describe: _describe,
@@ -226,4 +309,5 @@ class Watch:
         msg.SumOntoRows: _in_round,
         msg.Grow: _in_round,
         msg.SumPerLeaf: _in_round,
+        msg.Finish: _finish,
     }

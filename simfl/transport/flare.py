@@ -283,9 +283,10 @@ class SiteEnd(ABC):
     @collab.publish  # type: ignore[untyped-decorator]
     def more(self, number: int, start: int, context: Any) -> bytes:
         """A piece of a large answer."""
-        if context.caller != "server" or number != self._number or self._work is None:
-            return b""
-        return self._work.result()[start : start + PIECE]
+        work = self._work
+        if context.caller != "server" or number != self._number or work is None or not work.done() or work.exception():
+            return b""  # what went wrong is said by `ask`, without a library's words
+        return work.result()[start : start + PIECE]
 
     def _answer(self, number: int, size: int, data: bytes) -> bytes:
         check_size(size, "The hub")
