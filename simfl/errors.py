@@ -9,15 +9,34 @@ from collections.abc import Sequence
 
 
 class SimFLError(Exception):
-    """The base of all errors raised by SimFL."""
+    """The base of all errors raised by SimFL.
+
+    Its text is for the one in whose process it occurs. `public` is what a party lets others know of it: never a value
+    of its table, a path, or another library's words.
+    """
+
+    hidden_as: str | None = "something went wrong (its own log says what)"  # None: the text has nothing to hide
+
+    def __init__(self, text: str = "", *, public: str | None = None) -> None:
+        super().__init__(text)
+        self._public = public
+
+    @property
+    def public(self) -> str:
+        """What others may know."""
+        return self._public or self.hidden_as or str(self)
 
 
 class DataError(SimFLError, ValueError):
     """A party's table cannot be used as it is."""
 
+    hidden_as = "its table cannot be used (its own log says why)"
+
 
 class ParameterError(SimFLError, ValueError):
     """A parameter is out of its range."""
+
+    hidden_as = None
 
 
 class UnknownParameterError(ParameterError, TypeError):
@@ -35,6 +54,8 @@ class PrivacyError(ParameterError):
 class ProtocolError(SimFLError):
     """A message does not fit the state of the run, or is not a message at all."""
 
+    hidden_as = None
+
 
 class MissingExtraError(SimFLError, ImportError):
     """A package is missing that comes with an extra of simfl."""
@@ -43,9 +64,13 @@ class MissingExtraError(SimFLError, ImportError):
 class FileError(SimFLError, OSError):
     """A file is missing, unreadable or not what it should be."""
 
+    hidden_as = "a file cannot be used (its own log says which)"
+
 
 class StudyError(SimFLError, ValueError):
     """A study file or a party file has a value that is not possible."""
+
+    hidden_as = "its files and the study do not fit (its own log says how)"
 
 
 class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of ours

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from simfl.cli.options import console
@@ -43,6 +44,9 @@ def check(
     from simfl.deploy.check import check as check_party
 
     found = check_party(study, party)
+    console.print(f"Digest of the study: {found.digest} (compare it with the others, not over the hub)")
+    for reason in found.approved:
+        console.print(f"[bold red]This party would not take part:[/] {escape(reason)}", soft_wrap=True)
     console.print(f"The table fits the study: {found.rows} rows, {found.columns} columns.")
     if found.classes:
         console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")

@@ -14,8 +14,9 @@ import numpy as np
 from simfl import hub
 from simfl import messages as msg
 from simfl.arrays import AnyArray
-from simfl.deploy.study import Study
+from simfl.deploy.study import PartyFile, Study, approved_study, digest_of, read_bytes, read_party_file
 from simfl.deploy.tables import open_party
+from simfl.errors import SimFLError
 from simfl.params import guarded_columns
 from simfl.party import Party, Session
 from simfl.privacy.observed import Protection, protections
@@ -38,6 +39,8 @@ class Rehearsal:
 class Checked:
     """What `check` found: the table's size, notes, what can leave the party, and the rehearsal."""
 
+    digest: str  # of the study file, for people to compare
+    approved: list[str]  # why this party would not take part in it; empty: it would
     rows: int
     columns: int
     classes: dict[str, int]
@@ -51,7 +54,26 @@ def check(study_path: Path, party_path: Path) -> Checked:
     study, party, notes = open_party(study_path, party_path)
     classes = Counter(map(str, party.rows.y.tolist())) if _classifies(study) else {}
     rows, columns = party.rows.X.shape
-    return Checked(rows, columns, dict(classes), notes, what_leaves(), rehearse(study, party))
+    sent, own = read_bytes(study_path), read_party_file(party_path)
+    return Checked(
+        digest_of(sent),
+        refusals(own, sent),
+        rows,
+        columns,
+        dict(classes),
+        notes,
+        what_leaves(),
+        rehearse(study, party),
+    )
+
+
+def refusals(own: PartyFile, sent: bytes) -> list[str]:
+    """Why a party would not take part in this study."""
+    try:
+        approved_study(own, sent)
+    except SimFLError as error:
+        return [str(error)]
+    return []
 
 
 def what_leaves() -> list[tuple[str, str]]:

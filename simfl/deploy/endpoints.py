@@ -25,16 +25,17 @@ import msgspec
 from simfl import hub, wire
 from simfl import messages as msg
 from simfl import model as models
-from simfl.callbacks import Callback, TreeRecord
-from simfl.deploy.study import PartyFile, Study, parse_study, read_party_file
+from simfl.callbacks import Callback, TreeRecord, logger
+from simfl.deploy.study import PartyFile, Study, approved_study, parse_study, read_party_file
 from simfl.deploy.tables import open_table
-from simfl.errors import DataError, FileError, PartyLost, ProtocolError, SimFLError, StudyError
+from simfl.errors import DataError, FileError, PartyLost, PrivacyError, ProtocolError, SimFLError, StudyError
 from simfl.federation import model_of
 from simfl.hub.journal import open_journal
 from simfl.params import PrepareParams, cores
 from simfl.party import Session
 from simfl.party.journal import Answered
 from simfl.party.journal import open_journal as open_party_journal
+from simfl.party.terms import Terms
 from simfl.privacy.keys import Identity
 from simfl.privacy.observed import shows
 from simfl.report import assemble
@@ -296,6 +297,7 @@ class PartyEndpoint(SiteEnd):
         self.study: Study | None = None
         self.folder: Path | None = None
         self.journal: Journal[Answered] | None = None
+        self.greeted: msg.Greet | None = None  # the study and run that this job is for
 
     def open(self, name: str, folder: Path) -> None:
         """The job starts. The table is read later, when the hub has sent the study."""
@@ -327,20 +329,31 @@ class PartyEndpoint(SiteEnd):
         problems: list[str] = []
         try:
             if message.simfl != (own := installed["simfl"]) or message.version != msg.VERSION:
-                raise StudyError(f"simfl {own} is installed, the hub has {message.simfl}: install the same everywhere")
+                fact = f"simfl {own} is installed, the hub has {message.simfl}: install the same everywhere"
+                raise StudyError(fact, public=fact)
             self._open(message)
         except SimFLError as error:
-            problems.append(str(error))
+            logger.error("This party cannot take part: %s", error)
+            problems.append(error.public)
         return msg.Greeting(problems=problems, versions=installed)
 
     def _open(self, message: msg.Greet) -> None:
-        self.study, own = parse_study(message.study), read_party_file(self.file)
+        if self.greeted is not None and message != self.greeted:
+            raise PrivacyError("it has joined another study or run in this job already")
+        own = read_party_file(self.file)
         if own.name != self.name:
-            raise StudyError(f"{self.file} is of party {own.name!r}, the certificate of {self.name!r}")
-        self.folder = open_run_folder(self.file.parent, message.run)
-        write_atomically(self.folder / "study.toml", message.study.encode())
-        self.journal = open_party_journal(self.folder / "journal")
-        self.session = self._open_session(self.study, own, self.folder)
+            raise PrivacyError(f"its party file is of {own.name!r}, its certificate of {self.name!r}")
+        self.study = approved_study(own, message.study.encode())
+        if self.greeted is not None:
+            return  # the same once more
+        folder = open_run_folder(self.file.parent, message.run)
+        kept = folder / "study.toml"
+        if kept.exists() and kept.read_bytes() != message.study.encode():
+            raise PrivacyError(f"the run {message.run!r} is one of another study")
+        self.session = self._open_session(self.study, own, folder)
+        write_atomically(kept, message.study.encode())
+        self.folder, self.journal = folder, open_party_journal(folder / "journal")
+        self.greeted = message
 
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:
         party, _ = open_table(study, own.name, Path(own.data))
@@ -349,9 +362,10 @@ class PartyEndpoint(SiteEnd):
         session = Session(
             party,
             secret=None if own.secret is None else bytes.fromhex(own.secret),
-            identity=Identity.read(*files) if all(file.exists() for file in files) else None,
-            must_mask=len(study.parties) > 1 and study.params()[1].masked is not False,
+            identity=Identity.read(*files) if any(file.exists() for file in files) else None,
             folder=folder,
+            terms=terms_of(study),
+            run=folder.name,
         )
         session.n_jobs = own.n_jobs or cores()
         return session
@@ -384,6 +398,13 @@ class PartyEndpoint(SiteEnd):
                 note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
                 record = msgspec.structs.replace(record, notes=[note])
         record.save(folder)
+
+
+def terms_of(study: Study) -> Terms:
+    """What a party holds the hub to."""
+    first, second = study.params()
+    schema = study.schema if study.columns else None
+    return Terms(tuple(study.parties), first, second, min(study.parties_needed, len(study.parties)), schema)
 
 
 CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")

@@ -5,6 +5,9 @@ nobody else's business; that is in its own `party.toml`. Every error names the p
 refused with the one that was probably meant.
 """
 
+from __future__ import annotations
+
+import hashlib
 import re
 import tomllib
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ from msgspec import Meta
 
 from simfl.data import files
 from simfl.data.schema import Schema
-from simfl.errors import DataError, FileError, ParameterError, StudyError, did_you_mean
+from simfl.errors import DataError, FileError, ParameterError, PrivacyError, StudyError, did_you_mean
 from simfl.params import PrepareParams, TrainParams, prepare_params, split, train_params
 from simfl.storage import write_atomically
 
@@ -82,15 +85,48 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return prepare_params(**first), train_params(**second)
 
 
+class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[require]` of party.toml: rules that hold for every study. A study that breaks one is not joined."""
+
+    masked: bool = True  # sums leave under masks only
+    matching: Literal["blind", "shared", "any"] = "blind"
+    min_group: Annotated[int, Meta(ge=1)] = 1
+    min_parties: Annotated[int, Meta(ge=1)] = 2
+    max_trees: Annotated[int, Meta(ge=1)] | None = None
+    labels: list[str] | None = None  # the columns that may be learned; None: any
+    columns: list[str] | None = None  # the columns that may be used; None: any
+
+    def broken_by(self, study: Study) -> list[str]:
+        """The rules that a study breaks, in words."""
+        first, second = study.params()
+        needed, trees, group = study.parties_needed, second.n_trees, second.min_group
+        unasked = sorted(set(study.columns) - set(self.columns or study.columns))
+        masked = len(study.parties) == 1 or second.masked is not False
+        matching, label = first.matching, study.label
+        broken = {
+            "masked = true, and the study switches masks off": self.masked and not masked,
+            f"matching = {self.matching}, and the study has {matching}": self.matching not in ("any", matching),
+            f"min_group = {self.min_group}, and the study has {group}": group < self.min_group,
+            f"min_parties = {self.min_parties}, and the study continues with {needed}": needed < self.min_parties,
+            f"max_trees = {self.max_trees}, and the study has {trees}": trees > (self.max_trees or trees),
+            f"labels = [...], and the study learns {label!r}": self.labels is not None and label not in self.labels,
+            f"columns = [...], and the study also uses {unasked}": bool(unasked),
+            "columns = [...], and the study declares none": self.columns is not None and not study.columns,
+        }
+        return [f"it requires {rule}" for rule, is_broken in broken.items() if is_broken]
+
+
 class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`party.toml`: what only this party knows. Paths are relative to the file."""
 
     name: str
     data: str
+    study: str | None = None  # its own copy, the one that its people have checked. Without it, it joins nothing
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
     # In hexadecimal, the same at all parties, never at the hub. None: they agree on one when a training begins.
     secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    require: Require = Require()
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -127,14 +163,21 @@ def read_party_file(path: Path) -> PartyFile:
     party: PartyFile = _parse(_text(path), PartyFile, str(path))
     folder = path.resolve().parent
     kit = None if party.kit is None else str(folder / party.kit)
-    return msgspec.structs.replace(party, data=str(folder / party.data), kit=kit)
+    study = None if party.study is None else str(folder / party.study)
+    return msgspec.structs.replace(party, data=str(folder / party.data), kit=kit, study=study)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A study or party file as it is."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}. `simfl init` writes an example.") from None
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}. `simfl init` writes an example.") from None
+        return read_bytes(path).decode()
     except UnicodeDecodeError:
         raise StudyError(f"{path} is not a text file in UTF-8.") from None
 
@@ -155,7 +198,7 @@ def _parse(text: str, kind: Any, where: str) -> Any:
 
 def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
     """Name every key that does not exist, in the file and in the tables below it."""
-    below = {"engine": Engine, "audit": AuditLimits, "party": StudyParty} if kind is Study else {}
+    below = {"engine": Engine, "audit": AuditLimits, "party": StudyParty} if kind is Study else {"require": Require}
     wrong = _unknown(content, kind.__struct_fields__, "")
     for key, inner in below.items():
         tables = content.get(key, [])
@@ -174,7 +217,8 @@ def _check_names(study: Study) -> list[str]:
     wrong = [f"the study's name {study.name!r}"] if not NAME.fullmatch(study.name) else []
     wrong += [f"the party's name {name!r}" for name in study.parties if not NAME.fullmatch(name)]
     problems = [f"{fact} may have letters, digits, - and _ only" for fact in wrong]
-    problems += [f"no party can be called {name!r}" for name in study.parties if name in _RESERVED]
+    reserved = (*_RESERVED, study.engine.host)  # the hub's certificate is made out to its host
+    problems += [f"no party can be called {name!r}" for name in study.parties if name in reserved]
     problems += [f"several parties are called {n!r}" for n in sorted(set(study.parties)) if study.parties.count(n) > 1]
     return problems or ([] if study.party else ["there is no [[party]]"])
 
@@ -188,6 +232,38 @@ def _check_tables(study: Study) -> list[str]:
     except DataError as error:
         return [str(error).rstrip(".")]
     return []
+
+
+# --- consent ---------------------------------------------------------------------------------------------------------
+
+
+def digest_of(study: bytes) -> str:
+    """The digest of a study file, for people to compare: eight groups of four.
+
+    >>> digest_of(b"name = 'example'")[:9]
+    '665d d29b'
+    """
+    words = hashlib.sha256(study).hexdigest()[:32]
+    return " ".join(words[i : i + 4] for i in range(0, 32, 4))
+
+
+def approved_study(own: PartyFile, sent: bytes) -> Study:
+    """The study, if it is byte for byte the one that the party has approved, and keeps the party's own rules."""
+    if own.study is None:
+        raise PrivacyError("it names no study that it has approved: set study = ... in its party.toml")
+    approved = read_bytes(Path(own.study))
+    if approved != sent:
+        raise PrivacyError(
+            f"the study that was sent (digest {digest_of(sent)}) is not the one that it has approved "
+            f"(digest {digest_of(approved)}). Compare the digests that `simfl check` shows"
+        )
+    study = parse_study(sent.decode())
+    if own.name not in study.parties:
+        raise PrivacyError(f"the study does not name {own.name!r}")
+    broken = own.require.broken_by(study)
+    if broken:
+        raise PrivacyError("; ".join(broken))
+    return study
 
 
 # --- examples --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from simfl.deploy.study import Study, read_party_file, read_study
 from simfl.errors import DataError, StudyError, did_you_mean
 from simfl.party import Party
 
+Problem = tuple[str, str]  # what the hub may know, and what is for the party alone: values, and names of other columns
 _TRUTH: Final = {"1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
@@ -35,16 +36,17 @@ def open_table(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
     frame = files.read_frame(path)
     if study.label is None:
         raise DataError("The study names no label column.")
-    problems = _missing_columns(study, frame)
+    problems: list[Problem] = _missing_columns(study, frame)
     encoded: dict[str, Any] = {}
     for column, kind in study.columns.items():
         if column in frame.columns:
             encoded[column], wrong = _encode(frame[column], column, kind)
             problems += wrong
     if study.label in frame.columns and frame[study.label].isna().any():
-        problems.append(f"{int(frame[study.label].isna().sum())} rows have no label in column {study.label!r}")
+        problems.append((f"{int(frame[study.label].isna().sum())} rows have no label in column {study.label!r}", ""))
     if problems:
-        raise DataError(f"{path.name}: {'; '.join(problems)}")
+        public = "; ".join(fact for fact, _ in problems)
+        raise DataError(f"{path.name}: {'; '.join(fact + detail for fact, detail in problems)}", public=public)
     extra = [str(c) for c in frame.columns if c not in study.columns and c != study.label]
     notes = [f"columns that the study does not use stay unread: {', '.join(extra)}"] if extra else []
     return Party(name, pd.DataFrame(encoded), frame[study.label].to_numpy(), schema=study.schema), notes
@@ -56,27 +58,28 @@ def _open_undescribed(study: Study, name: str, path: Path) -> tuple[Party, list[
     return Party(name, data.X, data.y, schema=data.schema), data.notes
 
 
-def _missing_columns(study: Study, frame: pd.DataFrame) -> list[str]:
+def _missing_columns(study: Study, frame: pd.DataFrame) -> list[Problem]:
     problems = []
     for wanted in [study.label, *study.columns]:
         if wanted not in frame.columns:
             hint = did_you_mean(str(wanted), [str(c) for c in frame.columns])
             what = "the label column" if wanted == study.label else "column"
-            problems.append(f"{what} {wanted!r} is missing ({hint.rstrip('.')})")
+            problems.append((f"{what} {wanted!r} is missing", f" ({hint.rstrip('.')})"))
     return problems
 
 
-def _encode(values: pd.Series[Any], name: str, kind: str | list[str]) -> tuple[pd.Series[Any], list[str]]:
+def _encode(values: pd.Series[Any], name: str, kind: str | list[str]) -> tuple[pd.Series[Any], list[Problem]]:
     """A column as numbers, or as text where it is a category; and what does not fit."""
     if isinstance(kind, list):
         text = values.astype("string")
         unknown = sorted(set(text.dropna()) - set(kind))
-        return text, [f"column {name!r} has categories that the study does not list: {unknown[:5]}"] if unknown else []
+        fact = f"column {name!r} has categories that the study does not list"
+        return text, [(fact, f": {unknown[:5]}")] if unknown else []
     if kind == "boolean":
         numbers = values.astype("string").str.strip().str.lower().map(_TRUTH)
     else:
         numbers = pd.to_numeric(values, errors="coerce")
     failed = values[numbers.isna() & values.notna()]
     what = "numbers" if kind == "number" else "yes or no"
-    wrong = [f"column {name!r} has {len(failed)} values that are not {what}, as {v!r}" for v in failed.iloc[:1]]
-    return numbers.astype("float32"), wrong
+    fact = f"column {name!r} has {len(failed)} values that are not {what}"
+    return numbers.astype("float32"), [(fact, f", as {value!r}") for value in failed.iloc[:1]]

@@ -120,9 +120,9 @@ def exchange_keys(transport: Transport) -> None:
     first, others = transport.parties[0], transport.parties[1:]
     question = msg.TakeKeys(keys=keys, first=first, sealed=None)
     sealed = ask_each(transport, {first: question}, msg.SealedSecret)[first].sealed
-    if set(sealed) != set(others):
+    if sealed and set(sealed) != set(others):  # nothing is sealed where every party has the secret already
         raise DataError(f"Party {first!r} sealed the secret for {sorted(sealed)} where {sorted(others)} belong.")
-    questions = {party: msgspec.structs.replace(question, sealed=sealed[party]) for party in others}
+    questions = {party: msgspec.structs.replace(question, sealed=sealed.get(party)) for party in others}
     ask_each(transport, questions, msg.SealedSecret)
 
 

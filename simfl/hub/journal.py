@@ -21,6 +21,8 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seed: int
     classes: list[ClassLabel] | None
     base_score: list[float]
+    mean: list[float] | None = None  # of every feature, with shared cut points: the centre of its grid
+    deviation: list[float] | None = None  # and its unit
 
 
 class Grew(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -45,6 +47,12 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A callback asked to stop here."""
 
 
+class Passed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A party was lost in this turn. It is not repeated with fewer parties: the next one takes its turn."""
+
+    turn: int
+
+
 class Rematched(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The similar rows were found again, by these parties."""
 
@@ -53,7 +61,7 @@ class Rematched(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     most_uses: dict[str, int]
 
 
-Entry = Began | Grew | Scored | Stopped | Rematched
+Entry = Began | Grew | Scored | Stopped | Passed | Rematched
 
 
 def open_journal(path: Path | None = None) -> Journal[Entry]:

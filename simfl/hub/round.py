@@ -27,10 +27,10 @@ from simfl.hub.journal import Entry, Grew, Rematched
 from simfl.hub.labels import Labels
 from simfl.hub.matching import recall
 from simfl.hub.precision import Precision, check_bounds
-from simfl.hub.preparation import Prepared, total_moments
+from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
-from simfl.preprocessing.scaling import Scale, common_scale
+from simfl.preprocessing.scaling import Scale
 from simfl.privacy.exact import ROW_BITS, from_ints, int_type, wide_total
 from simfl.privacy.noise import plan
 from simfl.training.losses import LOSSES
@@ -49,6 +49,7 @@ class Plan:
     params: TrainParams
     seed: int
     labels: Labels
+    scale: Scale | None = None  # with shared cut points: where their grid lies
     warm_start: Sequence[msg.AdoptedTree] = ()
 
     @property
@@ -59,10 +60,9 @@ class Plan:
 
 
 class Turn(NamedTuple):
-    """Who builds in a round."""
+    """Who builds in a round. Its number grows from turn to turn: no round is asked for twice."""
 
-    place: int  # in the order of turns
-    round: int
+    round: int  # the place in the order of turns
     builders: list[str]
 
 
@@ -102,8 +102,7 @@ class Rounds:
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 
     def _start_request(self) -> msg.Start:
-        prepared, params, labels = self.plan.prepared, self.plan.params, self.plan.labels
-        scale = self._cut_scale()
+        prepared, params, labels, scale = self.plan.prepared, self.plan.params, self.plan.labels, self.plan.scale
         return msg.Start(
             params=params,
             seed=self.plan.seed,
@@ -117,14 +116,6 @@ class Rounds:
             deviation=wire.pack(scale.deviation) if scale else None,
             warm_start=list(self.plan.warm_start),
         )
-
-    def _cut_scale(self) -> Scale | None:
-        """Where the grid of shared cut points lies."""
-        if self.plan.params.cuts != "shared":
-            return None
-        prepared = self.plan.prepared
-        moments = total_moments(self.transport, prepared.expansion.width, self.masks)
-        return common_scale(moments, sum(prepared.n_rows))
 
     # --- the three steps ---------------------------------------------------------------------------------------------
 
@@ -256,8 +247,8 @@ class Rounds:
             finished, values, gains = self._exact_values(turn, trees, structures, step)
         adopted = [msg.AdoptedTree(values=wire.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
         entry = Grew(
-            round=turn.round,
-            turn=turn.place,
+            round=len(self.state.rounds),
+            turn=turn.round,
             builders=turn.builders,
             absent=[party for party in self.plan.prepared.parties if party not in self.transport.parties],
             gains=gains,
@@ -340,16 +331,16 @@ class Rounds:
 
     def rematch_if_due(self, turn: Turn, trees_per_round: int) -> None:
         """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
-        number, every, there = turn.round, self.plan.params.rematch, self.transport.parties
+        number, every, there = len(self.state.rounds), self.plan.params.rematch, self.transport.parties
         matched = self.state.matched
         if not every or not number or len(there) < 2:
             return
         before, now = (number - 1) * trees_per_round // every, number * trees_per_round // every
         is_new = matched is not None and not set(there) <= set(matched.parties)
-        done = matched is not None and matched.round == number
+        done = matched is not None and matched.round == turn.round
         if is_new or (not done and now.bit_length() > before.bit_length()):
-            most_uses = self._rematch(number, there)
-            self.events.record(Rematched(round=number, parties=list(there), most_uses=most_uses))
+            most_uses = self._rematch(turn.round, there)
+            self.events.record(Rematched(round=turn.round, parties=list(there), most_uses=most_uses))
             self.row_precision = self.precision.onto_rows(most_uses)
 
     def _rematch(self, number: int, parties: Sequence[str]) -> dict[str, int]:

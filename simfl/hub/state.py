@@ -11,7 +11,7 @@ from simfl import wire
 from simfl.arrays import Doubles
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import FileError
-from simfl.hub.journal import Began, Entry, Grew, Rematched, Scored, Stopped
+from simfl.hub.journal import Began, Entry, Grew, Passed, Rematched, Scored, Stopped
 from simfl.storage import Journal
 from simfl.training.losses import LOSSES
 from simfl.training.trees import Tree
@@ -28,15 +28,12 @@ class State:
     gains: list[Doubles] = field(default_factory=list)  # per round and feature: what its splits gained for all parties
     history: list[TreeRecord] = field(default_factory=list)
     last: Grew | None = None  # the last round
+    next_turn: int = 0  # the first that nobody has taken or lost
+    passed: int = 0  # turns in which a party was lost
     matched: Rematched | None = None  # the last rematch
     best_round: int | None = None  # where early stopping watches
     stopped: bool = False
     missed: dict[str, list[int]] = field(default_factory=dict)  # per party: the rounds that it had no part in
-
-    @property
-    def next_turn(self) -> int:
-        """The first turn that nobody has taken."""
-        return self.last.turn + 1 if self.last else 0
 
     def apply(self, entry: Entry) -> None:
         """Let an event happen."""
@@ -56,6 +53,8 @@ class State:
                 self._stop_early(entry.record)
             case Stopped():
                 self.stopped = True
+            case Passed():
+                self.next_turn, self.passed = entry.turn + 1, self.passed + 1
             case Rematched():
                 self.matched = entry
 
@@ -64,7 +63,7 @@ class State:
             raise FileError(f"The journal of this training is not in order: {fact}. Start a new training.")
 
     def _grow(self, entry: Grew) -> None:
-        self.last = entry
+        self.last, self.next_turn = entry, entry.turn + 1
         self.rounds.append([wire.tree_of(tree, self.n_features) for tree in entry.trees])
         if entry.gains is not None:
             self.gains.append(np.array(entry.gains))

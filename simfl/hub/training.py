@@ -17,14 +17,15 @@ import numpy as np
 from simfl import wire
 from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.errors import DataError, ParameterError, PartyLost, PrivacyWarning
-from simfl.hub.handshake import mask_steps
-from simfl.hub.journal import Began, Entry, open_journal
+from simfl.hub.handshake import MaskSteps, mask_steps
+from simfl.hub.journal import Began, Entry, Passed, open_journal
 from simfl.hub.labels import Labels, agree_on_labels
-from simfl.hub.preparation import Prepared
+from simfl.hub.preparation import Prepared, total_moments
 from simfl.hub.round import Plan, Rounds, Turn
 from simfl.hub.state import Events, State
 from simfl.model.xgboost_document import WarmStart
 from simfl.params import BINS, TrainParams, with_numbers
+from simfl.preprocessing.scaling import Scale, common_scale
 from simfl.privacy.guard import about_two_parties
 from simfl.storage import Journal
 from simfl.training.schedule import TURNS
@@ -109,16 +110,23 @@ class _Trainer:
         if began is None or set(self.transport.parties) == set(self.prepared.parties):
             masks = mask_steps(self.transport, self.params)
             labels = agree_on_labels(self.transport, self.params, masks, self.prepared.rows)
+            scale = self._cut_scale(masks)
             if self.warm_start is not None:
                 _check_warm_start(self.warm_start, self.prepared, self.params, labels.classes)
                 labels = Labels(self.warm_start.classes, self.warm_start.base_score)
             now = Began(
-                params=self.params, seed=self.seed, classes=labels.classes, base_score=labels.base_score.tolist()
+                params=self.params,
+                seed=self.seed,
+                classes=labels.classes,
+                base_score=labels.base_score.tolist(),
+                mean=None if scale is None else scale.mean.tolist(),
+                deviation=None if scale is None else scale.deviation.tolist(),
             )
             if began is None:
                 events.record(now)
         else:  # labels are compared when all are back
             labels = Labels(began.classes, np.array(began.base_score))
+            scale = None if began.mean is None else Scale(np.array(began.mean), np.array(began.deviation), np.nan)
             now = msgspec.structs.replace(began, params=self.params, seed=self.seed)
         if began is not None and began != now:
             raise DataError(
@@ -126,11 +134,18 @@ class _Trainer:
                 "Start a new training, without --resume."
             )
         trees = [wire.adopted(tree) for trees in (self.warm_start.rounds if self.warm_start else []) for tree in trees]
-        return Plan(self.prepared, self.params, self.seed, labels, trees)
+        return Plan(self.prepared, self.params, self.seed, labels, scale, trees)
+
+    def _cut_scale(self, masks: MaskSteps) -> Scale | None:
+        """Where the grid of shared cut points lies. Asked for once: sums over fewer parties would differ by a part."""
+        if self.params.cuts != "shared":
+            return None
+        moments = total_moments(self.transport, self.prepared.expansion.width, masks)
+        return common_scale(moments, sum(self.prepared.n_rows))
 
     def _grow_with_those_present(self, plan: Plan, events: Events) -> bool:
         """Grow until the end, or until a party is lost or comes back. True: it is finished."""
-        rounds = Rounds(self.transport, plan, events)
+        rounds, turn = Rounds(self.transport, plan, events), None
         try:
             rounds.start()
             rounds.replay(events.journal.entries)
@@ -145,6 +160,8 @@ class _Trainer:
             least = self.recovery.min_parties
             if least is None or len(self.transport.parties) < max(least, 1):
                 raise
+            if turn is not None and turn.round == events.state.next_turn:  # not repeated with fewer parties
+                events.record(Passed(turn=turn.round))
             return False
         return True
 
@@ -152,11 +169,12 @@ class _Trainer:
         """Whose turn it is, until all trees are grown or the training is stopped."""
         order = TURNS[self.params.turns](self.prepared.n_rows)
         for place, numbers in islice(enumerate(order), state.next_turn, None):
-            if len(state.rounds) >= plan.n_rounds or state.stopped:
+            spent = len(state.rounds) + (state.passed if self.params.epsilon else 0)  # noise is made for n rounds
+            if spent >= plan.n_rounds or state.stopped:
                 return
             builders = [p for p in (self.prepared.parties[n] for n in numbers) if p in self.transport.parties]
             if builders:  # else the next in turn
-                yield Turn(place, len(state.rounds), builders)
+                yield Turn(place, builders)
 
     @property
     def _trees_per_round(self) -> int:

@@ -1,8 +1,10 @@
 """The only exit for sums. What a party sums passes here before it leaves: noise, fixed point, mask, in this order."""
 
-from collections import Counter
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
@@ -23,14 +25,15 @@ class Sealing:
 
     who: str
     must_mask: bool = False  # refuse to send sums that are not masked
+    one_budget: bool = False  # all trainings of this session share the noise budget: they are one run
     masks: Masks | None = None
     noise: Noise | None = None
     n_parties: int = 1
-    released: Counter[str] = field(default_factory=Counter)  # sums with noise in this training
+    spent: dict[str, Fraction] = field(default_factory=dict)  # of the noise budget, by kind of sums
 
     def begin(self, noise: Noise | None, n_parties: int) -> None:
-        """A training begins."""
-        self.noise, self.n_parties, self.released = noise, n_parties, Counter()
+        """A training begins. In one run with another, what was released before still counts."""
+        self.noise, self.n_parties, self.spent = noise, n_parties, self.spent if self.one_budget else {}
 
     def small(self, values: Sequence[float], mask: msg.Masking | None, purpose: str) -> msg.WideSums:
         """A few sums whose size nobody knows beforehand."""
@@ -43,7 +46,7 @@ class Sealing:
     def onto_rows(self, sums: Pair, builder: str, question: msg.SumOntoRows) -> tuple[msg.Array, msg.Array]:
         """Gradients and hessians summed onto the rows of a builder."""
         if self.noise:
-            self._release("rows", 1, self.noise.most_rows)
+            self._release("rows", Fraction(1, self.noise.most_rows), self.noise.row)
             sums = _noisy(sums, self.noise.row)
         bits = (ROW_BITS, question.hessian_bits)
         ints = [
@@ -66,7 +69,7 @@ class Sealing:
     def per_leaf(self, sums: Sequence[Pair], n_outputs: int, question: msg.SumPerLeaf) -> msg.LeafSums:
         """Gradients and hessians summed per leaf of each tree."""
         if self.noise:
-            self._release("leaves", len(sums) // n_outputs, self.noise.most_leaves)
+            self._release("leaves", Fraction(len(sums), n_outputs * self.noise.most_leaves), self.noise.leaf)
             sums = [_noisy(pair, self.noise.leaf) for pair in sums]
         ints = [to_leaf_ints(pair[part], question.exponents[part], self.n_parties) for part in (0, 1) for pair in sums]
         packed = [wire.pack(values) for values in self._masked_leaves(ints, question.mask)]
@@ -104,13 +107,13 @@ class Sealing:
         hidden = (together + masks.draw(mask, "leaves", len(together), np.uint64)).view(np.int64)
         return np.split(hidden, np.cumsum([len(v) for v in sums])[:-1])
 
-    def _release(self, kind: str, n: int, most: int) -> None:
-        """Count what is sent against what the noise was made for."""
-        self.released[kind] += n
-        if self.released[kind] > most:
-            raise PrivacyError(
-                f"{self.who} was asked for more sums than epsilon was counted for ({most}). It sends nothing."
-            )
+    def _release(self, kind: str, share: Fraction, deviations: tuple[float, float]) -> None:
+        """Count what is sent against what the noise was made for. Sums that have no share of it are not sent."""
+        if not all(deviations):
+            raise PrivacyError(f"{self.who} was asked for sums that epsilon leaves no noise for. It sends nothing.")
+        if self.spent.get(kind, 0) + share > 1:
+            raise PrivacyError(f"{self.who} was asked for more sums than epsilon was counted for. It sends nothing.")
+        self.spent[kind] = self.spent.get(kind, Fraction()) + share
 
 
 def _noisy(sums: Pair, deviations: tuple[float, float]) -> Pair:

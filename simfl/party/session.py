@@ -23,6 +23,7 @@ from simfl.party import similar
 from simfl.party.party import Party, Split
 from simfl.party.sealing import Sealing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
+from simfl.party.terms import Terms, Watch
 from simfl.party.training import Bins, Training
 from simfl.preprocessing.scaling import moments
 from simfl.preprocessing.tables import HashValues
@@ -79,7 +80,8 @@ class Session:
     """One party in one run.
 
     `secret`: what the party shares with the other parties and the hub does not know. `identity`: its certificate.
-    `must_mask`: refuse to send sums that are not masked. `folder`: where similar rows are kept, for a resume.
+    `must_mask`: refuse to send sums that are not masked. `folder`: where similar rows are kept, for a resume. `terms`:
+    the study that this party approved, to which it holds the hub; `run`: the name of the training.
     """
 
     def __init__(
@@ -90,14 +92,19 @@ class Session:
         identity: Identity | None = None,
         must_mask: bool = False,
         folder: Path | None = None,
+        terms: Terms | None = None,
+        run: str = "",
     ) -> None:
-        self.party, self.name = party, party.name
+        self.party, self.name, self.run = party, party.name, run
         self.secret, self.identity, self.folder = secret, identity, folder
+        self.watch = Watch(party.name, terms) if terms else None
+        self._brought_secret = secret is not None
         self.n_jobs = cores()
         self.progress: Callable[[int, int], None] | None = None  # called in a long search: rows done, rows in all
         self.state = State.NEW
         self.split = Split.of(party, 0.0, 0)
-        self.sealing = Sealing(str(party), must_mask)
+        must_mask |= terms is not None and terms.masked
+        self.sealing = Sealing(str(party), must_mask, one_budget=terms is not None)
         self.similar = SimilarRows([party.name])  # of stage 1
         self._keys: Keys | None = None
         self._hashing: Hashing | None = None
@@ -112,7 +119,11 @@ class Session:
         after = ACCEPTS[self.state].get(type(message))
         if after is None:
             raise ProtocolError(f"{self.party} was asked for {type(message).__name__} {self.state.value}.")
-        reply: msg.Reply = self._answers[type(message)](self, message)
+        reply = self.watch.check(message, self.split.n_features) if self.watch else None
+        if reply is None:
+            reply = self._answers[type(message)](self, message)
+            if self.watch:
+                self.watch.answered(message, reply)
         self.state = after
         if after not in (State.TRAINING, State.REMATCHING):
             self._training = None
@@ -146,7 +157,7 @@ class Session:
 
     def _draw_key(self, message: msg.DrawKey) -> msg.PublicKey:
         self._keys = Keys(self.name)
-        signed = sign(self.identity, self.name, self._keys.public) if self.identity else (None, None)
+        signed = sign(self.identity, self.name, self._keys.public, self.run) if self.identity else (None, None)
         return msg.PublicKey(public=msg.SignedKey(key=self._keys.public, signature=signed[0], certificate=signed[1]))
 
     def _take_keys(self, message: msg.TakeKeys) -> msg.SealedSecret:
@@ -155,12 +166,18 @@ class Session:
             raise ProtocolError(f"{self.party} was presented to the others under a key that it did not draw.")
         if self.identity:
             for name, signed in message.keys.items():
-                verify(self.identity.root, name, signed.key, signed.signature, signed.certificate)
+                verify(self.identity, name, signed, self.run)
         keys.exchange({name: signed.key for name, signed in message.keys.items()})
         self.sealing.masks = Masks(keys)
-        if message.sealed is None:
+        if self._brought_secret:  # it is in the files of the parties that may have it, and is never sent to anybody
+            return msg.SealedSecret(sealed={})
+        if message.first == self.name:
             self.secret = self.secret or secrets.token_bytes(SECRET_BYTES)
             return msg.SealedSecret(sealed={other: keys.seal(other, self.secret) for other in keys.pairs})
+        if message.sealed is None:
+            raise ProtocolError(
+                f"{self.party} got no secret and has none. Give the same one to all parties, or to none."
+            )
         self.secret = keys.open(message.first, message.sealed)
         return msg.SealedSecret(sealed={})
 
@@ -176,6 +193,8 @@ class Session:
         values = similar.hash_values(self.split, message, self.secret)
         if message.seed is None:
             return self._hide(values, 0)
+        if self.watch:
+            self.watch.check_spread(float(np.median(values.above.std(axis=0))) * message.bucket_width, message)
         self._hashing, reply = similar.show(values, 0)
         return reply
 

@@ -166,6 +166,10 @@ class Training:
         drawn, places = question.similar.get(builder), self.similar.places
         if drawn is None or places is None:
             return self.similar.rows.get(builder)
+        if builder not in self.similar.n_rows:
+            raise ProtocolError(
+                f"{self.split.who} was given rows of {builder!r}, which had no part in the last search."
+            )
         similar = np.empty((len(places), 1), dtype=np.int32)
         column = msg.Array(drawn.dtype, (*drawn.shape, 1), drawn.data)
         similar[places] = as_ids(column, len(similar), self.similar.n_rows[builder], self.name)

@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from simfl.errors import FileError, PrivacyError
+from simfl.messages import SignedKey
+from simfl.privacy.certificates import REVOKED, is_revoked, name_of, read_revoked, role_of
 from simfl.privacy.tokens import derive
 
 _NONCE_BYTES = 12
@@ -80,23 +82,29 @@ class Identity:
     certificate: x509.Certificate
     private_key: Any = field(repr=False)
     root: x509.Certificate
+    revoked: x509.CertificateRevocationList | None = None  # certificates that do not count any more
 
     @classmethod
     def read(cls, certificate: Path, private_key: Path, root: Path) -> Identity:
-        """From the files of a site's kit (PEM)."""
+        """From the files of a site's kit (PEM). The list of revoked certificates is beside them."""
         try:
+            known = x509.load_pem_x509_certificate(root.read_bytes())
+            listed = certificate.with_name(REVOKED)
             return cls(
                 x509.load_pem_x509_certificate(certificate.read_bytes()),
                 serialization.load_pem_private_key(private_key.read_bytes(), password=None),
-                x509.load_pem_x509_certificate(root.read_bytes()),
+                known,
+                read_revoked(listed, known) if listed.exists() else None,
             )
+        except FileError:
+            raise
         except (OSError, ValueError, TypeError) as error:
             raise FileError(f"The certificate {certificate}, its key or the root cannot be read: {error}.") from None
 
 
-def sign(identity: Identity, name: str, public: bytes) -> tuple[bytes, bytes]:
-    """A signature of a public key under this name, and the certificate (PEM) that it is checked with."""
-    content, key = _signed(name, public), identity.private_key
+def sign(identity: Identity, name: str, public: bytes, run: str = "") -> tuple[bytes, bytes]:
+    """A signature of a public key for one run under this name, and the certificate (PEM) that it is checked with."""
+    content, key = _signed(run, name, public), identity.private_key
     if isinstance(key, rsa.RSAPrivateKey):
         signature = key.sign(content, _PSS, hashes.SHA256())
     elif isinstance(key, ec.EllipticCurvePrivateKey):
@@ -106,10 +114,9 @@ def sign(identity: Identity, name: str, public: bytes) -> tuple[bytes, bytes]:
     return signature, identity.certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def verify(
-    root: x509.Certificate, name: str, public: bytes, signature: bytes | None, certificate: bytes | None
-) -> None:
-    """Refuse a public key unless the party of this name signed it with a certificate that the root has issued."""
+def verify(identity: Identity, name: str, signed: SignedKey, run: str = "") -> None:
+    """Refuse a public key unless a party of this name signed it for this run, with a certificate of the same root."""
+    public, signature, certificate = signed.key, signed.signature, signed.certificate
     if signature is None or certificate is None:
         raise _doubt(name, "it is not signed")
     try:
@@ -117,20 +124,22 @@ def verify(
     except ValueError:
         raise _doubt(name, "its certificate cannot be read") from None
     try:
-        known.verify_directly_issued_by(root)
+        known.verify_directly_issued_by(identity.root)
     except (ValueError, TypeError, InvalidSignature):
         raise _doubt(name, "its certificate was not issued by the root of this project") from None
     now = datetime.datetime.now(datetime.UTC)
     if not known.not_valid_before_utc <= now <= known.not_valid_after_utc:
         raise _doubt(name, "its certificate is not valid today")
-    subjects = [str(a.value) for a in known.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
-    if subjects != [name]:
-        raise _doubt(name, f"its certificate is of {', '.join(subjects)!r}")
-    _check_signature(known.public_key(), name, public, signature)
+    if name_of(known.subject) != name:
+        raise _doubt(name, f"its certificate is of {name_of(known.subject)!r}")
+    if role_of(known) != "party":
+        raise _doubt(name, f"its certificate is that of a {role_of(known) or 'stranger'}, not of a party")
+    if identity.revoked is not None and is_revoked(known, identity.revoked):
+        raise _doubt(name, "its certificate is revoked")
+    _check_signature(known.public_key(), name, _signed(run, name, public), signature)
 
 
-def _check_signature(key: Any, name: str, public: bytes, signature: bytes) -> None:
-    content = _signed(name, public)
+def _check_signature(key: Any, name: str, content: bytes, signature: bytes) -> None:
     try:
         if isinstance(key, rsa.RSAPublicKey):
             key.verify(signature, content, _PSS, hashes.SHA256())
@@ -145,8 +154,8 @@ def _check_signature(key: Any, name: str, public: bytes, signature: bytes) -> No
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
-def _signed(name: str, public: bytes) -> bytes:
-    return repr(("simfl public key", name, public)).encode()
+def _signed(run: str, name: str, public: bytes) -> bytes:
+    return repr(("simfl public key", run, name, public)).encode()
 
 
 def _doubt(name: str, fact: str) -> PrivacyError:

@@ -53,11 +53,10 @@ class Masks:
                 yield (1 if self.own < other else -1), keystream(self.keys[other], n_bytes, nonce)
 
     def _check(self, mask: Masking, purpose: str) -> None:
-        unknown = [other for other in mask.parties if other != self.own and other not in self.keys]
-        if self.own not in mask.parties or len(set(mask.parties)) < 2 or unknown:
+        if sorted(mask.parties) != sorted([self.own, *self.keys]) or not self.keys:
             raise PrivacyError(
-                f"Party {self.own!r} was asked for a sum over {mask.parties}: it must be one of them, not alone, and "
-                f"have exchanged keys with the others (not with {unknown}). It sends nothing."
+                f"Party {self.own!r} was asked for a sum over {mask.parties}: sums are over exactly those who "
+                f"exchanged keys, {sorted([self.own, *self.keys])}, and at least two. It sends nothing."
             )
         if mask.step <= self.last.get(purpose, -1):
             raise PrivacyError(

@@ -11,6 +11,7 @@ again does no harm.
 """
 
 import hashlib
+import logging
 import os
 import struct
 import threading
@@ -32,6 +33,7 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover - the tests have it
     raise EngineError(f'NVIDIA FLARE is not installed ({error.name}). Run: pip install "simfl[flare]"') from None
 
+logger = logging.getLogger("simfl")
 SMALL = 512 * 1024  # a question up to this many bytes travels with the call: fetching it would take longer
 PIECE = 8 * 2**20  # the largest single message of anything larger
 LARGEST = 4 * 2**30  # no question and no answer may be larger: this bounds what a message can make anybody allocate
@@ -223,6 +225,8 @@ class HubEnd(ABC):
 class SiteEnd(ABC):
     """A party's end of a job. Subclasses answer messages (`answer`)."""
 
+    name: str = ""
+
     def __init__(self) -> None:
         self._number = 0
         self._run: bytes | None = None  # the run that this job serves
@@ -235,7 +239,8 @@ class SiteEnd(ABC):
         """The job starts at this site."""
         exit_with_parent()
         self._hub = collab.server
-        self.open(collab.site_name, Path(collab.context.workspace.get_root_dir()))
+        self.name = collab.site_name
+        self.open(self.name, Path(collab.context.workspace.get_root_dir()))
 
     @collab.publish  # type: ignore[untyped-decorator]
     def alive(self) -> bool:
@@ -266,17 +271,20 @@ class SiteEnd(ABC):
         except NotYet:
             return reply(_BUSY, b"")
         except SimFLError as error:
-            return reply(_FAILED, str(error).encode())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the hub must hear of it
-            return reply(_FAILED, f"{type(error).__name__}: {error}".encode())
+            logger.error("A question of the hub was refused: %s", error)
+            return reply(_FAILED, f"Party {self.name!r}: {error.public}".encode())
+        except Exception:  # whatever it is, the hub must hear of it, but not what a library said of this party's rows
+            logger.exception("A question of the hub could not be answered.")
+            return reply(_FAILED, f"Party {self.name!r}: {SimFLError().public}".encode())
         return reply(_DONE if len(answer) <= PIECE else _LARGE, answer)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def more(self, number: int, start: int, context: Any) -> bytes:
         """A piece of a large answer."""
-        if context.caller != "server" or number != self._number or self._work is None:
-            return b""
-        return self._work.result()[start : start + PIECE]
+        work = self._work
+        if context.caller != "server" or number != self._number or work is None or not work.done() or work.exception():
+            return b""  # what went wrong is said by `ask`, without a library's words
+        return work.result()[start : start + PIECE]
 
     def _answer(self, number: int, size: int, data: bytes) -> bytes:
         check_size(size, "The hub")

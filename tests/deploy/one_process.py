@@ -77,7 +77,11 @@ class Federation:
         secret = secret_of(seed).hex()  # as in one process
         for party, table in data.items():
             (self.kits / party).mkdir(parents=True)
-            text = f'name = "{party}"\ndata = "{table}"\nn_jobs = 1\nsecret = "{secret}"\n'
+            own = {"name": party, "data": str(table), "secret": secret, "study": str(folder / "shared.toml")}
+            lines = [f'{key} = "{value}"' for key, value in own.items()]
+            text = "\n".join(
+                [*lines, "n_jobs = 1", "[require]", "masked = false", 'matching = "any"', "min_parties = 1"]
+            )
             (self.kits / party / "party.toml").write_text(text)
         startup = private_folder(self.kits / "submitter" / "startup")
         write_atomically(startup / "fed_admin.json", b"", private=True)

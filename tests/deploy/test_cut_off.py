@@ -86,7 +86,7 @@ def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path, 
         ip("link", "set", namespaces["west"][1], "up")
 
     monkeypatch.setattr(runs, "POLL", 0.05)
-    with LocalProcesses(study, tmp_path, tmp_path / "kits", f"{NETWORK}.1", space) as local:
+    with LocalProcesses(study, tmp_path, tmp_path / "kits", f"{NETWORK}.1", space, shared) as local:
         listener = runs.Listener(tree=cut)
         folder = runs.run_study(shared, kit=local.kits["submitter"], out=tmp_path / "run", listener=listener)
     history = json.loads((folder / "history.json").read_bytes())

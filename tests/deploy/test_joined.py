@@ -32,7 +32,7 @@ def federation(tmp_path_factory):
     for name in sites_of(study):
         accept(study, name, kits / name, (requests / f"{name}.pem").read_bytes())
     keys = {path: path.read_bytes() for path in kits.glob("*/startup/*.key")}
-    local = LocalProcesses(study, folder, kits)
+    local = LocalProcesses(study, folder, kits, approved=folder / "shared.toml")
     assert len(keys) == 5
     assert all(path.read_bytes() == key for path, key in keys.items())  # the sites' own
     with local, pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl import messages as msg
 from simfl.cli.app import app, main
-from simfl.deploy import check, processes
+from simfl.deploy import check, endpoints, processes
 from simfl.deploy import run as runs
 from simfl.deploy.endpoints import HubEndpoint, Order, PartyEndpoint
 from simfl.deploy.kits import provision
@@ -330,7 +330,7 @@ def test_a_party_that_cannot_keep_the_model_is_named_and_gets_it_with_a_resume(f
 
     monkeypatch.setattr(PartyEndpoint, "answer", fail)
     runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(said.append))
-    assert "south: model.ubj cannot be written: No space left on device." in said
+    assert "south: Party 'south': a file cannot be used (its own log says which)" in said
     assert "the model has not reached south: when they are back, run `simfl train --resume`" in said
     found = {party for party in PARTIES if list((federation.kits / party).glob("runs/*/model.ubj"))}
     assert found == {*PARTIES} - {"south"}
@@ -339,15 +339,19 @@ def test_a_party_that_cannot_keep_the_model_is_named_and_gets_it_with_a_resume(f
     assert list((federation.kits / "south").glob("runs/*/model.ubj"))
 
 
-def test_every_mismatch_of_every_party_is_in_one_message(federation, tmp_path):
+def test_every_mismatch_of_every_party_is_in_one_message_without_its_values(federation, tmp_path, monkeypatch):
+    logged = []
+    monkeypatch.setattr(endpoints.logger, "error", lambda *said: logged.append(str(said)))
     (tmp_path / "north.csv").write_text("x0,x1,y\n1,two,0\n3,4,1\n")
     (tmp_path / "west.csv").write_text("nothing\n")
     with pytest.raises(StudyError) as refused:
         runs.run_study(federation.study, out=tmp_path / "run")
     said = str(refused.value)
-    assert "north: north.csv: column 'x2' is missing" in said
-    assert "1 values that are not numbers, as 'two'" in said
-    assert "west: west.csv: the label column 'y' is missing" in said
+    assert "north: column 'x2' is missing" in said
+    assert "column 'x1' has 1 values that are not numbers" in said
+    assert "two" not in said
+    assert "as 'two'" in "".join(logged)  # the party's own log has it
+    assert "west: the label column 'y' is missing" in said
     assert "south" not in said
 
 
@@ -383,7 +387,7 @@ def write_clinic(folder, more):
 
 @pytest.mark.parametrize("more", ["", "epsilon = 50.0\n"])
 def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_path, more):
-    study = write_clinic(tmp_path, more)
+    study = write_clinic(tmp_path, more).rename(federation.study)
     folder = runs.run_study(study, out=tmp_path / "run")
     model = simfl.load(folder / "model.ubj")
     if not more:  # noise is drawn afresh in every run

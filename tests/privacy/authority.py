@@ -9,15 +9,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from simfl.privacy.keys import Identity
 
 
-def name_of(text):
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+def name_of(text, role=None):
+    names = [x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]
+    return x509.Name(names + ([x509.NameAttribute(x509.NameOID.UNSTRUCTURED_NAME, role)] if role else []))
 
 
-def certificate(subject, key, issuer, issuer_key, days=(-1, 30)):
+def certificate(subject, key, issuer, issuer_key, days=(-1, 30), role=None):
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(
         issuer_name=name_of(issuer),
-        subject_name=name_of(subject),
+        subject_name=name_of(subject, role),
         public_key=key.public_key(),
         serial_number=x509.random_serial_number(),
         not_valid_before=now + datetime.timedelta(days=days[0]),
@@ -33,6 +34,18 @@ class Project:
         self.name, self.key = name, ec.generate_private_key(ec.SECP256R1())
         self.root = certificate(name, self.key, name, self.key)
 
-    def identity(self, name, key=None, **more):
+    def identity(self, name, key=None, role="party", revoked=(), **more):
         key = key or ec.generate_private_key(ec.SECP256R1())
-        return Identity(certificate(name, key, self.name, self.key, **more), key, self.root)
+        listed = self.revocations(revoked) if revoked else None
+        return Identity(certificate(name, key, self.name, self.key, role=role, **more), key, self.root, listed)
+
+    def revocations(self, certificates):
+        """The signed list of these certificates."""
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateRevocationListBuilder(
+            issuer_name=self.root.subject, last_update=now, next_update=now + datetime.timedelta(days=30)
+        )
+        for one in certificates:
+            gone = x509.RevokedCertificateBuilder(one.serial_number, now).build()
+            builder = builder.add_revoked_certificate(gone)
+        return builder.sign(self.key, hashes.SHA256())

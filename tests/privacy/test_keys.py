@@ -3,10 +3,17 @@
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from msgspec.structs import replace
 
 from simfl.errors import FileError, PrivacyError
+from simfl.messages import SignedKey
 from simfl.privacy.keys import Identity, Keys, sign, verify
 from tests.privacy.authority import Project
+
+
+def signed(identity, name="north", key=b"public", run="r"):
+    signature, certificate = sign(identity, name, key, run)
+    return SignedKey(key=key, signature=signature, certificate=certificate)
 
 
 def exchanged(*names):
@@ -51,24 +58,28 @@ def test_a_signed_key_is_accepted(kind):
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else None
     project = Project()
     identity = project.identity("north", key)
-    assert verify(project.root, "north", b"public", *sign(identity, "north", b"public")) is None  # raises if not
+    assert verify(project.identity("reader"), "north", signed(identity), "r") is None  # raises if not
 
 
 def test_a_key_that_the_party_did_not_sign_is_refused():
     project, other = Project(), Project()
     north = project.identity("north")
-    good = sign(north, "north", b"public")
+    good, old = signed(north), project.identity("north", days=(-9, -2))
     bad = {
-        "is not signed": ("north", b"public", None, None),
-        "not by its certificate": ("north", b"changed", *good),
-        "is of 'north'": ("south", b"public", *good),
-        "not issued by the root": ("north", b"public", *sign(other.identity("north"), "north", b"public")),
-        "cannot be read": ("north", b"public", good[0], b"rubbish"),
-        "not valid today": ("north", b"public", *sign(project.identity("north", days=(-9, -2)), "north", b"public")),
+        "is not signed": ("north", SignedKey(key=b"public"), "r"),
+        "not by its certificate": ("north", replace(good, key=b"changed"), "r"),
+        "signature is not by": ("north", good, "another run"),
+        "is of 'north'": ("south", good, "r"),
+        "not issued by the root": ("north", signed(other.identity("north")), "r"),
+        "cannot be read": ("north", replace(good, certificate=b"rubbish"), "r"),
+        "not valid today": ("north", signed(old), "r"),
+        "that of a hub, not of a party": ("north", signed(project.identity("north", role="hub")), "r"),
+        "that of a submitter": ("north", signed(project.identity("north", role="submitter")), "r"),
+        "that of a stranger": ("north", signed(project.identity("north", role=None)), "r"),
     }
     for fact, given in bad.items():
         with pytest.raises(PrivacyError, match=fact):
-            verify(project.root, *given)
+            verify(project.identity("reader"), *given)
 
 
 def test_an_identity_is_read_from_a_kit(tmp_path):
@@ -80,8 +91,17 @@ def test_an_identity_is_read_from_a_kit(tmp_path):
     files[1].write_bytes(identity.private_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     files[2].write_bytes(project.root.public_bytes(pem))
     read = Identity.read(*files)
-    verify(read.root, "north", b"public", *sign(read, "north", b"public"))
+    verify(read, "north", signed(read), "r")
     assert "private" not in repr(read)
     files[1].write_bytes(b"")
     with pytest.raises(FileError, match=r"client\.crt"):
         Identity.read(*files)
+
+
+def test_a_revoked_certificate_is_refused():
+    project = Project()
+    north = project.identity("north")
+    reader = project.identity("reader", revoked=[north.certificate])
+    with pytest.raises(PrivacyError, match="is revoked"):
+        verify(reader, "north", signed(north), "r")
+    assert verify(reader, "north", signed(project.identity("north")), "r") is None  # a new one counts

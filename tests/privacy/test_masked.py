@@ -170,7 +170,7 @@ def test_a_party_that_was_promised_masks_sends_nothing_without():
 
 def test_a_party_never_sums_alone_nor_twice():
     party = run(parties(60, 50))[0].handlers["p0"]
-    with pytest.raises(PrivacyError, match="not alone"):
+    with pytest.raises(PrivacyError, match="over exactly those who exchanged keys"):
         party.handle(msg.SumFeatures(mask=msg.Masking(step=99, parties=["p0"])))
     party.handle(msg.SumFeatures(mask=msg.Masking(step=99, parties=["p0", "p1"])))
     with pytest.raises(PrivacyError, match="same masks twice"):

@@ -23,7 +23,7 @@ from simfl.deploy.kits import provision
 from simfl.deploy.processes import LocalProcesses, start, stop
 from simfl.deploy.study import read_study
 from simfl.deploy.submitter import Submitter, write_job
-from simfl.errors import EngineError, ProtocolError
+from simfl.errors import EngineError, ProtocolError, StudyError
 from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport import flare
@@ -37,7 +37,7 @@ def federation(tmp_path_factory):
     """A hub and three parties, running."""
     folder = tmp_path_factory.mktemp("federation")
     study_path = write_study(folder, 12, 200, patience=20)
-    local = LocalProcesses(read_study(study_path), folder, folder / "kits")
+    local = LocalProcesses(read_study(study_path), folder, folder / "kits", approved=folder / "shared.toml")
     with local, pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "POLL", 0.05)
         patch.setattr(runs, "SETTLE", 1.0)
@@ -137,10 +137,8 @@ def test_a_training_continues_by_itself_when_a_partys_job_is_killed(federation, 
             for job in killed:
                 job.kill()
 
-    slow = federation.shared.with_name("slow.toml")
-    slow.write_text(federation.shared.read_text().replace(TREES, "n_trees = 60"))
-    listener = runs.Listener(said.append, kill_once)
-    folder = runs.run_study(slow, kit=federation.kits["submitter"], out=tmp_path / "run", listener=listener)
+    slow = federation.shared.read_text().replace(TREES, "n_trees = 60")
+    folder = train_another(federation, slow, tmp_path / "run", runs.Listener(said.append, kill_once))
     assert any(text.endswith("continuing from the journal") for text in said)
     local = federation.shared.with_name("slow-local.toml")
     local.write_text(federation.study_path.read_text().replace(TREES, "n_trees = 60"))
@@ -148,10 +146,27 @@ def test_a_training_continues_by_itself_when_a_partys_job_is_killed(federation, 
     assert not list(folder.glob("**/.*"))
 
 
+def train_another(federation, text, out, listener):
+    """Train another study, which all parties have approved."""
+    before = federation.shared.read_text()
+    federation.shared.write_text(text)
+    try:
+        return runs.run_study(federation.shared, kit=federation.kits["submitter"], out=out, listener=listener)
+    finally:
+        federation.shared.write_text(before)
+
+
+def test_a_study_that_nobody_has_approved_is_not_trained(federation, tmp_path):
+    weaker = federation.shared.with_name("weaker.toml")
+    weaker.write_text(federation.shared.read_text().replace("[parameters]", "[parameters]\nmasked = false"))
+    with pytest.raises(StudyError, match=r"north: the study that was sent .* is not the one that it has approved"):
+        runs.run_study(weaker, kit=federation.kits["submitter"], out=tmp_path / "run")
+    assert not list(federation.kits["north"].glob("runs/*weaker*"))
+
+
 def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
-    study = federation.shared.with_name("dropout.toml")
     text = federation.shared.read_text().replace(TREES, "n_trees = 90").replace("patience = 20", "patience = 5")
-    study.write_text(text.replace('"stop"', '"continue"').replace("rematch = 10", "rematch = 64"))
+    text = text.replace('"stop"', '"continue"').replace("rematch = 10", "rematch = 64")
     said, killed = [], []
 
     def kill_once(record, connected):
@@ -163,8 +178,7 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
             killed.append(None)
             slow_down(federation.processes["north"], until=lambda: "south is back: continuing together" in said)
 
-    listener = runs.Listener(said.append, kill_once)
-    folder = runs.run_study(study, kit=federation.kits["submitter"], out=tmp_path / "run", listener=listener)
+    folder = train_another(federation, text, tmp_path / "run", runs.Listener(said.append, kill_once))
     history = json.loads((folder / "history.json").read_bytes())
     missed = history["missed"]["south"]
     assert list(history["missed"]) == ["south"]

@@ -1,0 +1,53 @@
+"""A hub that follows the protocol up to a point, and then asks what it likes: sessions with terms, halted in a run."""
+
+import simfl
+from simfl.params import prepare_params, split, train_params
+from simfl.party import Session
+from simfl.party.terms import Terms
+from simfl.privacy.tokens import secret_of
+from tests.wire import Between, Recorder, rows, train
+
+NAMES = ("p0", "p1", "p2")
+STUDY = {"n_trees": 6, "max_depth": 3, "rematch": 3, "random_state": 5, "masked": True}
+
+
+class Reached(Exception):  # noqa: N818 - the run is where the test wants it
+    """The question that a test waits for is about to be asked."""
+
+
+def terms_of(**study):
+    first, second = split(study)
+    return Terms(NAMES, prepare_params(**first), train_params(**second))
+
+
+def sessions(**study):
+    """Three parties that approved the study."""
+    terms = terms_of(**study)
+    members = [simfl.Party(name, *rows(60 - 10 * i, i)) for i, name in enumerate(NAMES)]
+    return [Session(member, secret=secret_of(0), terms=terms, run="r") for member in members]
+
+
+def whole_run(**changed):
+    """The transport of an honest run, with all that was asked and answered."""
+    study = STUDY | changed
+    seen = Recorder(sessions(**study))
+    train(seen, **study)
+    return seen
+
+
+def halted(kind, number=0, **changed):
+    """p0 as it is when it is about to be asked for the n-th time for this kind, and that question."""
+    study, left, caught = STUDY | changed, iter([False] * number + [True]), []
+
+    def wait(message):
+        if isinstance(message, kind) and next(left, False):
+            caught.append(message)
+            raise Reached
+        return message
+
+    first, *others = sessions(**study)
+    try:
+        train(Recorder([Between(first, question=wait), *others]), **study)
+    except Reached:
+        return first, caught[0]
+    raise AssertionError(f"no {kind.__name__} number {number} was asked for")
