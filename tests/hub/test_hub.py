@@ -136,7 +136,7 @@ def test_a_saved_preparation_holds_no_row(tmp_path):
 
 def test_a_preparation_is_refused_for_other_tables(tmp_path):
     simfl.prepare(parties(80, 50), random_state=0).save(tmp_path / "ready")
-    with pytest.raises(FileError, match=r"party 'p1'.*simfl\.prepare again"):
+    with pytest.raises(FileError, match=r"party 'p1'.*Prepare again: simfl\.prepare"):
         simfl.Preparation.load(tmp_path / "ready", parties(80, 51))
     with pytest.raises(DataError, match="of the parties"):
         simfl.Preparation.load(tmp_path / "ready", parties(80))
