@@ -98,8 +98,14 @@ class Searcher:
 
 def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher) -> tuple[SimilarRows, msg.Matched]:
     """Shared matching: find the similar rows in the global tables."""
-    own = bucket_numbers(hashing.values, [wire.unpack(v, "i4", (None,)) for v in question.bucket_values])
+    known = [wire.unpack(v, "i4", (None,)) for v in question.bucket_values]
+    if hashing.round != question.round or len(known) != len(hashing.values.lowest) or not all(map(_ascends, known)):
+        raise ProtocolError(f"Party {name!r} was given tables of a search that it did not take part in.")
+    own = bucket_numbers(hashing.values, known)
     tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in question.tables.items()}
+    sizes = [len(values) for values in known]
+    if not all(len(t) and t.dtype.kind == "u" and (t.max(axis=0) < sizes).all() for t in (own, *tables.values())):
+        raise ProtocolError(f"Party {name!r} was given tables with buckets that do not exist.")
     index = HashIndex([own, *tables.values()])
     secret, number = secret_of(question.seed), question.round
     queries = index.queries(0, query_names(row_names(secret, name, number, len(own))))
@@ -120,6 +126,10 @@ def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher)
     found = SimilarRows(question.parties, n_rows, rows, order_by_likeness(hashing.values.above))
     uses = max(most_uses(similar, n_rows[other]) for other, similar in rows.items())
     return found, msg.Matched(equal_hashes=equal, most_uses=uses)
+
+
+def _ascends(values: AnyArray) -> bool:
+    return len(values) > 0 and bool((values[1:] > values[:-1]).all())
 
 
 def take(hashing: Hashing, question: msg.TakeSimilar, name: str) -> SimilarRows:
