@@ -1,8 +1,8 @@
 """study.toml and party.toml: read, checked, and written as examples.
 
 All parties share `study.toml`: what is learned, from which columns, how, and by whom. Where a party keeps its data is
-nobody else's business; that is in its own `party.toml`. Every error names the place in the file, and an unknown key is
-refused with the one that was probably meant.
+in its own `party.toml`, and in no text that leaves it; so are its own rules and the study that it approved. Every error
+names the place in the file, and an unknown key is refused with the one that was probably meant.
 """
 
 from __future__ import annotations

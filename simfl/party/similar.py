@@ -4,6 +4,8 @@ In blind matching the rows go out in a private order under names, and the ids th
 orders of the others: `places` leads from these places to rows.
 """
 
+from __future__ import annotations
+
 import io
 import zipfile
 from collections.abc import Callable
@@ -96,10 +98,14 @@ class Searcher:
 
 def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher) -> tuple[SimilarRows, msg.Matched]:
     """Shared matching: find the similar rows in the global tables."""
-    if hashing.round != question.round:
-        raise ProtocolError(f"Party {name!r} was asked to match rows of round {question.round}, not {hashing.round}.")
-    own = bucket_numbers(hashing.values, [wire.unpack(v, "i4", (None,)) for v in question.bucket_values])
+    known = [wire.unpack(v, "i4", (None,)) for v in question.bucket_values]
+    if hashing.round != question.round or len(known) != len(hashing.values.lowest) or not all(map(_ascends, known)):
+        raise ProtocolError(f"Party {name!r} was given tables of a search that it did not take part in.")
+    own = bucket_numbers(hashing.values, known)
     tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in question.tables.items()}
+    sizes = [len(values) for values in known]
+    if not all(len(t) and t.dtype.kind == "u" and (t.max(axis=0) < sizes).all() for t in (own, *tables.values())):
+        raise ProtocolError(f"Party {name!r} was given tables with buckets that do not exist.")
     index = HashIndex([own, *tables.values()])
     secret, number = secret_of(question.seed), question.round
     queries = index.queries(0, query_names(row_names(secret, name, number, len(own))))
@@ -120,6 +126,10 @@ def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher)
     found = SimilarRows(question.parties, n_rows, rows, order_by_likeness(hashing.values.above))
     uses = max(most_uses(similar, n_rows[other]) for other, similar in rows.items())
     return found, msg.Matched(equal_hashes=equal, most_uses=uses)
+
+
+def _ascends(values: AnyArray) -> bool:
+    return len(values) > 0 and bool((values[1:] > values[:-1]).all())
 
 
 def take(hashing: Hashing, question: msg.TakeSimilar, name: str) -> SimilarRows:
@@ -148,7 +158,7 @@ def as_ids(array: msg.Array, n: int, n_rows: int, name: str) -> Ints:
 
 
 def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -> None:
-    """Write what a search found, for later trainings. Holds row ids and the secret, no rows: private."""
+    """Write what a search found, for later trainings. Holds row ids, no rows."""
     arrays: dict[str, AnyArray] = {
         f"similar_{i}": similar.rows[o] for i, o in enumerate(similar.parties) if o in similar.rows
     }
@@ -161,7 +171,7 @@ def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -
         arrays |= {"places": similar.places, "secret": np.frombuffer(secret, dtype=np.uint8)}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_atomically(path, buffer.getvalue(), private=True)
+    write_atomically(path, buffer.getvalue())
 
 
 def read_kept(path: Path, split: Split) -> tuple[SimilarRows, bytes | None]:

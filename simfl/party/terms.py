@@ -60,6 +60,7 @@ class Watch:
     exchanged: tuple[str, ...] = ()  # those with whom keys were exchanged last, this party included
     first: dict[type, Any] = field(default_factory=dict)  # of questions that have one answer in a run
     round: int = -1  # the newest
+    begun: bool = False  # whether it began since the last start
     asked: dict[type, tuple[bytes, msg.Reply]] = field(default_factory=dict)  # in the newest round
     starts: int = 0
     n_outputs: int = 1  # trees of a builder per round
@@ -215,7 +216,7 @@ class Watch:
         self.refuse_unless(self.starts < 10 * n, f"a training starts again at most {10 * n} times")
         alike = (question.seed, question.classes, question.base_margin, *grid)
         self._once(msg.Start, alike, "a training starts alike")
-        self.starts, self.adopted, self.n_outputs = self.starts + 1, 0, n_outputs
+        self.starts, self.adopted, self.n_outputs, self.begun = self.starts + 1, 0, n_outputs, False
 
     def _replay(self, question: msg.Replay, _: int) -> None:
         for trees in question.rounds:
@@ -242,6 +243,8 @@ class Watch:
         if question.round == self.round and (known := self.asked.get(type(question))):
             self.refuse_unless(known[0] == wire.encode(question), f"round {question.round} is answered once")
             return known[1]
+        over = question.round == self.round and not self.begun
+        self.refuse_unless(not over, f"round {question.round} ended when the training started again")
         if isinstance(question, msg.SumPerLeaf):
             self._leaf_sums(question)
         else:
@@ -258,7 +261,8 @@ class Watch:
         most = len(self.terms.parties)
         self.refuse_unless(passed <= most, f"at most {most} rounds pass without a new tree")
         self._adopt(question.previous)
-        self.round, self.asked, self.passed, self.used = question.round, {}, passed, max(self.used, self.adopted)
+        self.round, self.begun, self.asked = question.round, True, {}
+        self.passed, self.used = passed, max(self.used, self.adopted)
 
     def _turn(self, question: msg.SumOntoRows | msg.Grow) -> None:
         """Whether those build whose turn it is."""

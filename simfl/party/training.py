@@ -243,6 +243,8 @@ class Training:
 
     def sum_per_leaf(self, question: msg.SumPerLeaf, sealing: Sealing) -> msg.LeafSums:
         """Add up this party's gradients in every leaf of the new trees."""
+        if not self.g.size:
+            raise ProtocolError(f"{self.split.who} was asked for leaf sums before a round began.")
         self._see(question.trees)
         n_outputs = self.g.shape[1]
         sums = [

@@ -2,7 +2,7 @@
 
 Every party draws an X25519 key pair for a training; the hub passes on the public halves. Where parties have an
 identity, they sign their public keys with the key of their certificate and check each other's certificates against the
-root of the project: a hub that passes on a key of its own is noticed.
+root of the project: a key that the hub made itself is refused. Without identities nobody can tell.
 """
 
 from __future__ import annotations
