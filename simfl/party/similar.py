@@ -171,7 +171,7 @@ def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -
         arrays |= {"places": similar.places, "secret": np.frombuffer(secret, dtype=np.uint8)}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue(), private=True)
 
 
 def read_kept(path: Path, split: Split) -> tuple[SimilarRows, bytes | None]:
