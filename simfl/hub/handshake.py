@@ -126,7 +126,7 @@ def exchange_keys(transport: Transport) -> None:
     ask_each(transport, questions, msg.SealedSecret)
 
 
-def mask_steps(
+def agree_on_masks(
     transport: Transport, params: PrepareParams | TrainParams, *, share_secret: bool = False, n_parties: int = 0
 ) -> MaskSteps:
     """Exchange keys if sums are to be masked. New keys each time: no mask of before fits.

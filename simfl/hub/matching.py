@@ -19,7 +19,7 @@ from simfl.transport.base import Transport
 
 
 @dataclass
-class Match:
+class SearchResult:
     """What a search found: how similar the rows are, and for fresh ids the similar rows themselves."""
 
     equal_hashes: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Matching:
         """Whether the hub finds the similar rows."""
         return self.params.matching == "blind"
 
-    def find(self, question: msg.Hash | msg.HashByTrees, parties: Sequence[str]) -> Match:
+    def find(self, question: msg.Hash | msg.HashByTrees, parties: Sequence[str]) -> SearchResult:
         """Have these parties hash their rows, and find the similar ones."""
         number = question.round if isinstance(question, msg.HashByTrees) else 0
         questions = dict.fromkeys(parties, question)
@@ -54,7 +54,7 @@ class Matching:
         _check(hashes, {party: (reply.values.shape or (0,))[-1] for party, reply in hashes.items()}, question, number)
         return self._shared(hashes, number)
 
-    def _shared(self, replies: Mapping[str, msg.Hashes], number: int) -> Match:
+    def _shared(self, replies: Mapping[str, msg.Hashes], number: int) -> SearchResult:
         """The global tables go to all parties, and every party finds its similar rows."""
         hashes: dict[str, HashValues] = {}
         for party, reply in replies.items():
@@ -64,7 +64,7 @@ class Matching:
         for party, matched in found.items():
             with sent_by(party):
                 self._check_matched(matched, party, [other for other in hashes if other != party])
-        return Match({p: r.equal_hashes for p, r in found.items()}, {p: r.most_uses for p, r in found.items()})
+        return SearchResult({p: r.equal_hashes for p, r in found.items()}, {p: r.most_uses for p, r in found.items()})
 
     def _check_matched(self, reply: msg.Matched, party: str, others: Sequence[str]) -> None:
         most = self.n_rows[party] * (self.params.n_neighbors or 0)
@@ -89,11 +89,11 @@ class Matching:
             for party in hashes
         }
 
-    def _blind(self, hidden: dict[str, msg.HiddenRows], number: int) -> Match:
+    def _blind(self, hidden: dict[str, msg.HiddenRows], number: int) -> SearchResult:
         """The hub finds the similar rows; it keeps them only where the parties are not to know them."""
         fresh, parties = self.params.ids == "fresh", list(hidden)
         names = {party: reply.ties for party, reply in hidden.items()}
-        match, kept = Match(), {}
+        match, kept = SearchResult(), {}
         for found in blind.find(hidden, self, number):
             match.equal_hashes[found.party], match.most_uses[found.party] = found.equal_hashes, found.most_uses
             if fresh:

@@ -12,7 +12,7 @@ from simfl.callbacks import logger
 from simfl.data.schema import Schema
 from simfl.hub import blind
 from simfl.hub.asking import ask_all, wide_sums
-from simfl.hub.handshake import MaskSteps, describe, exchange_keys, fresh_seed, have_a_secret, mask_steps
+from simfl.hub.handshake import MaskSteps, agree_on_masks, describe, exchange_keys, fresh_seed, have_a_secret
 from simfl.hub.matching import Matching
 from simfl.params import PrepareParams
 from simfl.preprocessing.expansion import Expansion
@@ -76,7 +76,7 @@ def prepare(transport: Transport, params: PrepareParams, progress: Progress | No
         params=params,
     )
     if len(described) > 1 and params.n_neighbors:
-        masks = mask_steps(transport, params)
+        masks = agree_on_masks(transport, params)
         if params.matching == "blind" and not masks.on and not have_a_secret(described):
             exchange_keys(transport)
         prepared = _find_similar_rows(transport, prepared, masks, progress)

@@ -22,7 +22,7 @@ from simfl.arrays import AnyArray, Doubles
 from simfl.errors import ProtocolError
 from simfl.hub import blind
 from simfl.hub.asking import ask_all, ask_each, check_round, refuse_unless, sent_by, wide_sums
-from simfl.hub.handshake import MaskSteps, mask_steps
+from simfl.hub.handshake import MaskSteps, agree_on_masks
 from simfl.hub.journal import Entry, Grew, Rematched
 from simfl.hub.labels import Labels
 from simfl.hub.matching import recall
@@ -92,7 +92,7 @@ class Rounds:
         """New keys, and bounds for the digits of the parties' sums."""
         prepared, params, n_parties = self.plan.prepared, self.plan.params, len(self.transport.parties)
         share_secret = prepared.params.matching == "blind" and prepared.has_similar_rows
-        self.masks = mask_steps(self.transport, params, share_secret=share_secret, n_parties=len(prepared.parties))
+        self.masks = agree_on_masks(self.transport, params, share_secret=share_secret, n_parties=len(prepared.parties))
         started = ask_all(self.transport, self._start_request(), msg.Started)
         for party, reply in started.items():
             with sent_by(party):

@@ -17,7 +17,7 @@ import numpy as np
 from simfl import wire
 from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.errors import DataError, ParameterError, PartyLost, PrivacyWarning
-from simfl.hub.handshake import MaskSteps, mask_steps
+from simfl.hub.handshake import MaskSteps, agree_on_masks
 from simfl.hub.journal import Began, Entry, Passed, open_journal
 from simfl.hub.labels import Labels, agree_on_labels
 from simfl.hub.preparation import Prepared, total_moments
@@ -108,7 +108,7 @@ class _Trainer:
         """Classes and start value, from the labels or from the journal of a training that already began."""
         began = events.state.began
         if began is None or set(self.transport.parties) == set(self.prepared.parties):
-            masks = mask_steps(self.transport, self.params)
+            masks = agree_on_masks(self.transport, self.params)
             labels = agree_on_labels(self.transport, self.params, masks, self.prepared.rows)
             scale = self._cut_scale(masks)
             if self.warm_start is not None:

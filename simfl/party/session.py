@@ -24,7 +24,7 @@ from simfl.party.party import Party, Split
 from simfl.party.sealing import Sealing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
 from simfl.party.terms import Terms, Watch
-from simfl.party.training import Bins, Training
+from simfl.party.training import Bins, PartyTraining
 from simfl.preprocessing.scaling import moments
 from simfl.preprocessing.tables import HashValues
 from simfl.privacy.keys import Identity, Keys, sign, verify
@@ -33,7 +33,7 @@ from simfl.privacy.tokens import SECRET_BYTES, derive
 from simfl.training.losses import LOSSES
 
 
-class State(Enum):
+class Phase(Enum):
     """Where a session stands, in words for a refusal."""
 
     NEW = "before the handshake"
@@ -46,33 +46,33 @@ class State(Enum):
 
 # From each state: what is accepted, and the state that it leads to. What belongs before a training is accepted at any
 # time after the handshake, and ends whatever was under way: the hub has lost a party and starts again with the others.
-_BEFORE: Final[dict[type, State]] = {
-    msg.Describe: State.READY,
-    msg.Settle: State.READY,
-    msg.DrawKey: State.EXCHANGING,
-    msg.SumFeatures: State.READY,
-    msg.Hash: State.SEARCHING,
-    msg.Recall: State.READY,
-    msg.DescribeLabels: State.READY,
-    msg.SumLabels: State.READY,
-    msg.Start: State.TRAINING,
+_BEFORE: Final[dict[type, Phase]] = {
+    msg.Describe: Phase.READY,
+    msg.Settle: Phase.READY,
+    msg.DrawKey: Phase.EXCHANGING,
+    msg.SumFeatures: Phase.READY,
+    msg.Hash: Phase.SEARCHING,
+    msg.Recall: Phase.READY,
+    msg.DescribeLabels: Phase.READY,
+    msg.SumLabels: Phase.READY,
+    msg.Start: Phase.TRAINING,
 }
-ACCEPTS: Final[dict[State, dict[type, State]]] = {
-    State.NEW: {msg.Describe: State.READY},
-    State.READY: _BEFORE,
-    State.EXCHANGING: {**_BEFORE, msg.TakeKeys: State.READY},
-    State.SEARCHING: {**_BEFORE, msg.Match: State.READY, msg.TakeSimilar: State.READY},
-    State.TRAINING: {
+ACCEPTS: Final[dict[Phase, dict[type, Phase]]] = {
+    Phase.NEW: {msg.Describe: Phase.READY},
+    Phase.READY: _BEFORE,
+    Phase.EXCHANGING: {**_BEFORE, msg.TakeKeys: Phase.READY},
+    Phase.SEARCHING: {**_BEFORE, msg.Match: Phase.READY, msg.TakeSimilar: Phase.READY},
+    Phase.TRAINING: {
         **_BEFORE,
-        msg.Replay: State.TRAINING,
-        msg.Recall: State.TRAINING,
-        msg.HashByTrees: State.REMATCHING,
-        msg.SumOntoRows: State.TRAINING,
-        msg.Grow: State.TRAINING,
-        msg.SumPerLeaf: State.TRAINING,
-        msg.Finish: State.READY,
+        msg.Replay: Phase.TRAINING,
+        msg.Recall: Phase.TRAINING,
+        msg.HashByTrees: Phase.REMATCHING,
+        msg.SumOntoRows: Phase.TRAINING,
+        msg.Grow: Phase.TRAINING,
+        msg.SumPerLeaf: Phase.TRAINING,
+        msg.Finish: Phase.READY,
     },
-    State.REMATCHING: {**_BEFORE, msg.Match: State.TRAINING, msg.TakeSimilar: State.TRAINING},
+    Phase.REMATCHING: {**_BEFORE, msg.Match: Phase.TRAINING, msg.TakeSimilar: Phase.TRAINING},
 }
 
 
@@ -101,7 +101,7 @@ class Session:
         self._brought_secret = secret is not None
         self.n_jobs = cores()
         self.progress: Callable[[int, int], None] | None = None  # called in a long search: rows done, rows in all
-        self.state = State.NEW
+        self.state = Phase.NEW
         self.split = Split.of(party, 0.0, 0)
         must_mask |= terms is not None and terms.masked
         self.sealing = Sealing(str(party), must_mask, one_budget=terms is not None)
@@ -109,7 +109,7 @@ class Session:
         self._keys: Keys | None = None
         self._hashing: Hashing | None = None
         self._bins: Bins = {}
-        self._training: Training | None = None
+        self._training: PartyTraining | None = None
 
     def __repr__(self) -> str:
         return f"Session({self.party!r}, {self.state.name})"
@@ -125,7 +125,7 @@ class Session:
             if self.watch:
                 self.watch.answered(message, reply)
         self.state = after
-        if after not in (State.TRAINING, State.REMATCHING):
+        if after not in (Phase.TRAINING, Phase.REMATCHING):
             self._training = None
         return reply
 
@@ -294,13 +294,13 @@ class Session:
     # --- stage 2 -----------------------------------------------------------------------------------------------------
 
     def _start(self, message: msg.Start) -> msg.Started:
-        training = Training(message, self.name, self.split, self.similar, self._bins)
+        training = PartyTraining(message, self.name, self.split, self.similar, self._bins)
         reply = training.begin(message, self.sealing)
         self._training = training
         return reply
 
     @property
-    def training(self) -> Training:
+    def training(self) -> PartyTraining:
         """The training under way."""
         if self._training is None:
             raise ProtocolError(f"{self.party} was asked to train before a training began.")

@@ -158,7 +158,7 @@ def as_ids(array: msg.Array, n: int, n_rows: int, name: str) -> Ints:
 
 
 def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -> None:
-    """Write what a search found, for later trainings. Holds row ids, no rows."""
+    """Write what a search found, for later trainings. Holds row ids and the secret, no rows: private."""
     arrays: dict[str, AnyArray] = {
         f"similar_{i}": similar.rows[o] for i, o in enumerate(similar.parties) if o in similar.rows
     }

@@ -62,7 +62,7 @@ class Following:
             add_values(self.margin, number % self.margin.shape[1], leaf, value)
 
 
-class Training:
+class PartyTraining:
     """A party's part in one training."""
 
     def __init__(self, start: msg.Start, name: str, split: Split, similar: SimilarRows, bins: Bins) -> None:

@@ -8,7 +8,7 @@ from simfl import hub
 from simfl import messages as msg
 from simfl.errors import DataError, ProtocolError
 from simfl.params import prepare_params, train_params
-from simfl.party.session import ACCEPTS, Session, State
+from simfl.party.session import ACCEPTS, Phase, Session
 from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
 
@@ -58,8 +58,8 @@ def test_every_state_but_one_occurs_in_a_plain_run(questions):
     for question in questions:
         states.add(session.state)
         session.handle(question)
-    assert states == set(State) - {State.EXCHANGING}
-    assert session.state is State.READY
+    assert states == set(Phase) - {Phase.EXCHANGING}
+    assert session.state is Phase.READY
 
 
 def test_what_the_table_does_not_accept_is_refused_and_changes_nothing(questions):
@@ -92,7 +92,7 @@ def test_a_reply_is_no_question():
 def test_keys_that_were_drawn_must_be_taken_or_drawn_again(questions):
     session = after(questions[:1])
     session.handle(msg.DrawKey())
-    assert session.state is State.EXCHANGING
+    assert session.state is Phase.EXCHANGING
     with pytest.raises(ProtocolError, match="SumPerLeaf while keys were being exchanged"):
         session.handle(msg.SumPerLeaf(round=0, trees=[], exponents=(0, 0)))
     session.handle(msg.DrawKey())
@@ -116,7 +116,7 @@ def test_another_version_of_the_protocol_is_refused():
 def test_a_training_ends_when_the_hub_starts_again_with_the_others(questions):
     number = next(i for i, q in enumerate(questions) if isinstance(q, msg.SumOntoRows | msg.Grow))
     session = after(questions[: number + 1])
-    assert session.state is State.TRAINING
+    assert session.state is Phase.TRAINING
     session.handle(msg.DrawKey())
     with pytest.raises(ProtocolError, match="Grow while keys"):
         session.handle(next(q for q in questions if isinstance(q, msg.Grow)))
@@ -137,5 +137,5 @@ def test_two_sessions_of_one_party_do_not_know_of_each_other(questions):
     one, two = Session(member, secret=SECRET), Session(member, secret=SECRET)
     for question in questions:
         one.handle(question)
-    assert two.state is State.NEW
+    assert two.state is Phase.NEW
     assert two.similar.rows == {}
