@@ -104,8 +104,8 @@ class Training:
         """The processes of this kind."""
         if kind == "everything":
             return [*self._below(psutil.Process(self.process.pid)), psutil.Process(self.process.pid)]
-        program = f"nvflare.private.fed.app.{'server.server' if kind.startswith('hub') else 'client.client'}_train"
-        wanted = [p for p in psutil.Process(self.process.pid).children() if program in p.cmdline()]
+        program = ["simfl.deploy.program", "server" if kind.startswith("hub") else "client"]
+        wanted = [p for p in psutil.Process(self.process.pid).children() if p.cmdline()[2:4] == program]
         if kind.endswith("job"):
             return [child for kit in wanted for child in self._below(kit)]
         return wanted

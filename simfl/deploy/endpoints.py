@@ -128,7 +128,7 @@ class HubEndpoint(HubEnd, Callback):
             self.status.stage = "done"
         except SimFLError as error:
             self.status.error, self.status.stage = str(error), "failed"
-        except Exception as error:  # whatever it is, the submitter must hear of it
+        except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:  # FLARE's own lead to a retry
             self.status.error, self.status.stage = f"The hub failed ({type(error).__name__}: {error}).", "failed"
             raise
         self.collected.wait(LINGER)
