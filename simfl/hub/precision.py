@@ -7,6 +7,7 @@ must leave the other parties their digits. What arrives later is compared with w
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ class Precision:
                 f"party {least!r}, of up to {each[least]:g}, would be lost. Check the labels and weights of {most!r}."
             )
 
-    @property
+    @cached_property  # asked for by every party's sums of every tree
     def per_leaf(self) -> Exponents:
         """Sums per leaf are bounded by the sums over all rows."""
         far = self.noise.leaf if self.noise else (0.0, 0.0)
