@@ -23,7 +23,7 @@ from simfl.party import similar
 from simfl.party.party import Party, Split
 from simfl.party.sealing import Sealing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
-from simfl.party.terms import Terms, Watch
+from simfl.party.terms import Rules, Terms
 from simfl.party.training import Bins, PartyTraining
 from simfl.preprocessing.scaling import moments
 from simfl.preprocessing.tables import HashValues
@@ -44,7 +44,7 @@ class Phase(Enum):
     REMATCHING = "while similar rows were being searched during a training"
 
 
-# From each state: what is accepted, and the state that it leads to. What belongs before a training is accepted at any
+# From each phase: what is accepted, and the phase that it leads to. What belongs before a training is accepted at any
 # time after the handshake, and ends whatever was under way: the hub has lost a party and starts again with the others.
 _BEFORE: Final[dict[type, Phase]] = {
     msg.Describe: Phase.READY,
@@ -97,11 +97,11 @@ class Session:
     ) -> None:
         self.party, self.name, self.run = party, party.name, run
         self.secret, self.identity, self.folder = secret, identity, folder
-        self.watch = Watch(party.name, terms) if terms else None
+        self.rules = Rules(party.name, terms) if terms else None
         self._brought_secret = secret is not None
         self.n_jobs = cores()
         self.progress: Callable[[int, int], None] | None = None  # called in a long search: rows done, rows in all
-        self.state = Phase.NEW
+        self.phase = Phase.NEW
         self.split = Split.of(party, 0.0, 0)
         must_mask |= terms is not None and terms.masked
         self.sealing = Sealing(str(party), must_mask, one_budget=terms is not None)
@@ -112,19 +112,19 @@ class Session:
         self._training: PartyTraining | None = None
 
     def __repr__(self) -> str:
-        return f"Session({self.party!r}, {self.state.name})"
+        return f"Session({self.party!r}, {self.phase.name})"
 
     def handle(self, message: msg.Request) -> msg.Reply:
         """Answer a message of the hub, if it is accepted now."""
-        after = ACCEPTS[self.state].get(type(message))
+        after = ACCEPTS[self.phase].get(type(message))
         if after is None:
-            raise ProtocolError(f"{self.party} was asked for {type(message).__name__} {self.state.value}.")
-        reply = self.watch.check(message, self.split.n_features) if self.watch else None
+            raise ProtocolError(f"{self.party} was asked for {type(message).__name__} {self.phase.value}.")
+        reply = self.rules.check(message, self.split.n_features) if self.rules else None
         if reply is None:
             reply = self._answers[type(message)](self, message)
-            if self.watch:
-                self.watch.answered(message, reply)
-        self.state = after
+            if self.rules:
+                self.rules.answered(message, reply)
+        self.phase = after
         if after not in (Phase.TRAINING, Phase.REMATCHING):
             self._training = None
         return reply
@@ -193,8 +193,8 @@ class Session:
         values = similar.hash_values(self.split, message, self.secret)
         if message.seed is None:
             return self._hide(values, 0)
-        if self.watch:
-            self.watch.check_spread(float(np.median(values.above.std(axis=0))) * message.bucket_width, message)
+        if self.rules:
+            self.rules.check_spread(float(np.median(values.above.std(axis=0))) * message.bucket_width, message)
         self._hashing, reply = similar.show(values, 0)
         return reply
 

@@ -52,7 +52,7 @@ class Terms:
 
 
 @dataclass
-class Watch:
+class Rules:
     """Checks every question against the terms, and remembers what was asked before."""
 
     name: str

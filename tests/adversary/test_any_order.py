@@ -84,13 +84,13 @@ class AnyOrder(RuleBasedStateMachine):
             question = wire.decode(wire.encode(question))
         except SimFLError:
             return None
-        before = self.session.state
+        before = self.session.phase
         try:
             reply = self.session.handle(question)
         except SimFLError:
-            assert self.session.state is before
+            assert self.session.phase is before
             return None
-        assert self.session.state is ACCEPTS[before][type(question)]
+        assert self.session.phase is ACCEPTS[before][type(question)]
         if isinstance(question, IN_ROUNDS):
             answer = (wire.encode(question), wire.encode(reply))
             assert self.given.setdefault((question.round, type(question)), answer) == answer
@@ -132,7 +132,7 @@ class AnyOrder(RuleBasedStateMachine):
     def masks_are_over_parties_of_the_study(self):
         session = getattr(self, "session", None)
         if session is not None and session.sealing.masks is not None:
-            assert {session.name, *session.sealing.masks.keys} == {*session.watch.exchanged} <= {*NAMES}
+            assert {session.name, *session.sealing.masks.keys} == {*session.rules.exchanged} <= {*NAMES}
 
 
 AnyOrder.TestCase.settings = settings(

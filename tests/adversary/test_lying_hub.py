@@ -19,11 +19,11 @@ from tests.adversary.lying import NAMES, STUDY, halted, terms_of, whole_run
 
 def refuses(session, question, rule):
     """The question is refused with its rule, and changes nothing."""
-    state = session.state
+    phase = session.phase
     with pytest.raises(PrivacyError, match=rule) as refused:
         session.handle(question)
     assert "It sends nothing" in str(refused.value)
-    assert session.state is state
+    assert session.phase is phase
 
 
 def test_an_honest_run_breaks_no_rule():
@@ -179,7 +179,7 @@ def test_there_are_no_more_hash_values_than_the_study_allows(matching):
 
 def test_a_party_counts_hash_values_against_its_own_columns():
     session, question = halted(msg.Hash, n_hashes=6, allow_unsafe_hashes=True)
-    session.watch.terms = terms_of(**STUDY, n_hashes=6)  # the same without the permission
+    session.rules.terms = terms_of(**STUDY, n_hashes=6)  # the same without the permission
     refuses(session, question, r"fewer hash values than unknown columns \(L < d\)")
 
 

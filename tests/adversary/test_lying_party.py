@@ -246,5 +246,6 @@ def test_honest_parties_are_not_refused(what):
 @pytest.mark.parametrize("weight", [1e-6, 1e12])
 def test_honest_weights_are_not_refused(weight):
     members = made(lambda name, X, y: simfl.Party(name, X, y, sample_weight=np.full(len(y), weight)))
-    run(msg.Started, honest, members=members)
-    run(msg.Started, honest, members=members, **VALUED)
+    for more in ({}, VALUED):
+        training = run(msg.Started, honest, members=members, **more)
+        assert len(training.rounds) == PARAMS["n_trees"]

@@ -1,7 +1,6 @@
 """A federation whose sites made their own keys, as FLARE processes: it trains, and refuses who is revoked."""
 
 import contextlib
-import socket
 import ssl
 
 import pytest
@@ -15,6 +14,7 @@ from simfl.deploy.kits import accept, join, revoke, sign_requests
 from simfl.deploy.processes import LocalProcesses, stop
 from simfl.deploy.study import read_study
 from simfl.errors import FileError
+from tests.transport.test_flare import knocks
 
 pytestmark = pytest.mark.xdist_group("flare")
 
@@ -43,19 +43,6 @@ def federation(tmp_path_factory):
         yield local
 
 
-def knocks(federation, name):
-    """Open a TLS connection to the hub with the certificate of this kit; what the hub says to it."""
-    startup = federation.kits[name] / "startup"
-    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
-    context.load_cert_chain(startup / "client.crt", startup / "client.key")
-    with (
-        socket.create_connection(("localhost", federation.engine.port), timeout=10) as raw,
-        context.wrap_socket(raw, server_hostname="localhost") as connection,
-    ):
-        connection.settimeout(3)
-        return connection.recv(1)
-
-
 def test_sites_with_their_own_keys_train_and_a_revoked_one_is_out(federation, tmp_path):
     folder = runs.run_study(federation.shared, kit=federation.kits["submitter"], out=tmp_path / "run")
     assert (folder / "model.ubj").read_bytes() == in_one_process(federation.study_path)
@@ -67,8 +54,8 @@ def test_sites_with_their_own_keys_train_and_a_revoked_one_is_out(federation, tm
     federation.start("hub")
     federation.await_hub()
     with contextlib.suppress(TimeoutError):  # the hub waits for the first word
-        assert knocks(federation, "north")  # or has spoken: the end would be b""
+        assert knocks(federation, federation.kits["north"])  # or has spoken: the end would be b""
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        knocks(federation, "south")
+        knocks(federation, federation.kits["south"])
     with pytest.raises(FileError, match="is revoked"):
         federation.start("south")

@@ -56,24 +56,24 @@ def after(questions):
 def test_every_state_but_one_occurs_in_a_plain_run(questions):
     session, states = new_session(), set()
     for question in questions:
-        states.add(session.state)
+        states.add(session.phase)
         session.handle(question)
     assert states == set(Phase) - {Phase.EXCHANGING}
-    assert session.state is Phase.READY
+    assert session.phase is Phase.READY
 
 
 def test_what_the_table_does_not_accept_is_refused_and_changes_nothing(questions):
     kinds = {type(question): question for question in questions}
     session, seen = new_session(), set()
     for number, question in enumerate(questions):
-        if session.state not in seen:
-            seen.add(session.state)
+        if session.phase not in seen:
+            seen.add(session.phase)
             for kind, other in kinds.items():
-                if kind not in ACCEPTS[session.state]:
+                if kind not in ACCEPTS[session.phase]:
                     probed = after(questions[:number])
                     with pytest.raises(ProtocolError, match=f"Party 'a' was asked for {kind.__name__} "):
                         probed.handle(other)
-                    assert probed.state is session.state
+                    assert probed.phase is session.phase
         session.handle(question)
     assert len(seen) == 5
 
@@ -92,7 +92,7 @@ def test_a_reply_is_no_question():
 def test_keys_that_were_drawn_must_be_taken_or_drawn_again(questions):
     session = after(questions[:1])
     session.handle(msg.DrawKey())
-    assert session.state is Phase.EXCHANGING
+    assert session.phase is Phase.EXCHANGING
     with pytest.raises(ProtocolError, match="SumPerLeaf while keys were being exchanged"):
         session.handle(msg.SumPerLeaf(round=0, trees=[], exponents=(0, 0)))
     session.handle(msg.DrawKey())
@@ -116,7 +116,7 @@ def test_another_version_of_the_protocol_is_refused():
 def test_a_training_ends_when_the_hub_starts_again_with_the_others(questions):
     number = next(i for i, q in enumerate(questions) if isinstance(q, msg.SumOntoRows | msg.Grow))
     session = after(questions[: number + 1])
-    assert session.state is Phase.TRAINING
+    assert session.phase is Phase.TRAINING
     session.handle(msg.DrawKey())
     with pytest.raises(ProtocolError, match="Grow while keys"):
         session.handle(next(q for q in questions if isinstance(q, msg.Grow)))
@@ -137,5 +137,5 @@ def test_two_sessions_of_one_party_do_not_know_of_each_other(questions):
     one, two = Session(member, secret=SECRET), Session(member, secret=SECRET)
     for question in questions:
         one.handle(question)
-    assert two.state is Phase.NEW
+    assert two.phase is Phase.NEW
     assert two.similar.rows == {}
