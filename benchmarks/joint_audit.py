@@ -1,0 +1,158 @@
+"""What each role gets of trees grown together, measured: the audit's attacks, with the guard and without, and beside
+them those on the similar recipe.
+
+    python -m benchmarks.joint_audit [--data "breast cancer" HIGGS a9a] [--cases "2 parties"] [--quick] [--json OUT]
+    python -m benchmarks.joint_audit --from OUT [OUT ...]      # writes the page from earlier runs
+
+Writes docs/results/joint-audit.md (with --quick: runs/quick/). What OUT already holds is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from sklearn.datasets import load_breast_cancer
+
+from benchmarks.audit import cell, select
+from benchmarks.data import load
+from benchmarks.pages import QUICK_RESULTS, RESULTS, Page
+from simfl.audit.audit import audit
+from simfl.audit.findings import TITLES
+
+ROWS = {"breast cancer": 569, "HIGGS": 11_000, "a9a": 8_900}  # a tenth, at most 1,000, takes no part
+GUARD_OFF = {"min_group": 1}
+CASES: dict[str, dict[str, Any]] = {
+    "2 parties": {"parties": 2},
+    "10 parties": {"parties": 10},
+    "2, parties differ in a column": {"parties": 2, "by_column": True},
+    "2, no guard": {"parties": 2} | GUARD_OFF,
+    "10, no guard": {"parties": 10} | GUARD_OFF,
+    "2, more noise on counts": {"parties": 2, "count_epsilon": 0.02},
+}
+SIMILAR: dict[str, Any] = {"recipe": "similar", "matching": "blind", "masked": True}
+BESIDE = "similar recipe, 2 parties"
+
+
+def table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels, drawn at random from the data set."""
+    if name == "breast cancer":
+        X, y = load_breast_cancer(return_X_y=True)
+        return X, y
+    X, y = load(name)
+    chosen = np.random.default_rng(0).permutation(len(y))[: ROWS[name]]
+    rows = X[chosen]
+    return (rows.toarray() if hasattr(rows, "toarray") else rows), y[chosen]
+
+
+def telling_column(X: np.ndarray, y: np.ndarray) -> int:
+    """The column that goes with the label most."""
+    centred = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-12)
+    return int(np.abs(centred.T @ (y - y.mean())).argmax())
+
+
+def run(wanted: Iterable[tuple[str, str]], trees: int, kept: list[dict[str, Any]], keep: Callable[[], None]) -> None:
+    """All audits (data and case) that are not in `kept` yet; `keep` is called after each."""
+    for name, case in wanted:
+        if not any((entry["data"], entry["case"], entry["trees"]) == (name, case, trees) for entry in kept):
+            Console(stderr=True).print(f"{name}, {case}")
+            X, y = table(name)
+            more = dict(SIMILAR) if case == BESIDE else {"recipe": "joint", "n_trees": trees} | CASES[case]
+            if more.pop("by_column", False):
+                more["by_column"] = telling_column(X, y)
+            found = audit(X, y, name=name, advise=False, random_state=0, **more)
+            entry = {"data": name, "case": case, "trees": trees, "sees": found.sees}
+            kept.append(entry | {"findings": msgspec.to_builtins(found.findings)})
+            keep()
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def figures(entries: list[dict[str, Any]], attack: str, role: str, **where: Any) -> str:
+    """One cell: success for guessing, and what else there is to say about members."""
+    found = select(entries, attack, role, **where)
+    more = found[0].details if found else {}
+    area = more.get("area under the curve")
+    return (cell(found) or "-") + (f"; area {area:.2f}" if area is not None else "")
+
+
+def by_data(page: Page, entries: list[dict[str, Any]], data: str) -> None:
+    """The attacks on one data set, case by case."""
+    cases = [case for case in CASES if any((e["data"], e["case"]) == (data, case) for e in entries)]
+    page.head(f"{data}, {ROWS[data]:,} rows")
+    page.table(["attack, by whom", *cases], lines(entries, data, cases))
+    beside = lines(entries, data, [BESIDE])
+    if beside:
+        page.say("The similar recipe on the same rows (blind matching, ids that last, masked sums):")
+        page.table(["attack, by whom", BESIDE], beside)
+
+
+def lines(entries: list[dict[str, Any]], data: str, cases: Sequence[str]) -> list[list[str]]:
+    """A line per attack and role; roles with the same figures share one."""
+    own = [entry for entry in entries if entry["data"] == data and entry["case"] in cases]
+    roles = list(dict.fromkeys(role for e in own for f in e["findings"] for role in f["roles"]))
+    out = []
+    for attack, title in TITLES.items():
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for role in roles:
+            cells = tuple(figures(own, attack, role, case=case) for case in cases)
+            groups.setdefault(cells, []).append(role)
+        out += [[f"{title}: {', '.join(who)}", *cells] for cells, who in groups.items() if set(cells) != {"-"}]
+    return out
+
+
+def page_of(entries: list[dict[str, Any]], quick: bool) -> Page:
+    """The page of all results."""
+    page = Page("What each role gets of trees grown together", "python -m benchmarks.joint_audit", quick=quick)
+    page.say(
+        f"One seed, {entries[0]['trees']} trees, the attacks of `simfl audit --recipe joint`; a tenth of the rows (at "
+        "most 1,000) takes no part. A cell reads: success *for* what the same attacker gets without the totals; in "
+        "brackets the excess in percentage points (95 %); a dash: sees no such thing, or no row to describe. Bold: "
+        "surely more than five points above guessing. *Area*: under the curve of members told from strangers."
+    )
+    page.say(
+        "The guard is the recipe's (`min_group=30`, `count_epsilon=0.1`); *no guard*: `min_group=1`; *more noise on "
+        "counts*: `count_epsilon=0.02`; *differ in a column*: each party has one end of the column that goes with the "
+        "label most, 2 % of the rows exchanged. *All parties but two* attack what is left: the rows of two parties."
+    )
+    widest = max(entries, key=lambda entry: len(entry["sees"]) if entry["case"] == "10 parties" else 0)
+    page.table(["role", "sees"], widest["sees"].items())
+    for data in dict.fromkeys(entry["data"] for entry in entries):
+        by_data(page, entries, data)
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--cases", nargs="+", default=[*CASES, BESIDE], choices=[*CASES, BESIDE])
+    parser.add_argument("--json", type=Path, help="keep all findings here")
+    parser.add_argument("--from", dest="earlier", nargs="+", type=Path, help="show the results of earlier runs")
+    parser.add_argument("--quick", action="store_true", help="breast cancer, few trees")
+    given = parser.parse_args()
+    folder = QUICK_RESULTS if given.quick else RESULTS
+    path = given.json or folder / "joint-audit.json"
+    sources = given.earlier or [path]
+    kept = [entry for source in sources if source.exists() for entry in json.loads(source.read_text())]
+
+    def keep() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(kept, indent=1))
+
+    if not given.earlier:
+        names = ["breast cancer"] if given.quick else given.data
+        run(product(names, given.cases), 16 if given.quick else 100, kept, keep)
+    keep()
+    page_of(kept, given.quick).write(folder / "joint-audit.md")
+
+
+if __name__ == "__main__":
+    main()

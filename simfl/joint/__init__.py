@@ -1,0 +1,1 @@
+"""Trees grown by all parties at once, from exact sums: cut points, bins, sums per cell. Pure functions on arrays."""

@@ -1,0 +1,365 @@
+"""Which splits are asked about: drawn from a seed that all parties share, so nothing of a question has to be sent.
+
+Per open node a few cut points are drawn: a feature, in proportion to what it has gained on such paths before (or
+uniformly, so that nothing is forgotten), and a cut inside the node's box. Two siblings draw the same columns: what an
+ancestor has released may be released again only for both of them (see `guard.py`). The runners-up of the parent are
+asked again. A category is asked about in groups of its levels, the same in the whole tree; each level is on its own
+where there are few.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from simfl.arrays import AnyArray, Doubles, Ints, Mask
+from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level
+from simfl.preprocessing.splitmix import below, mix, row_token
+
+UNIFORM = 0.15  # the share of draws in which every feature has the same chance
+GOLDEN = 0.6180339887498949  # steps of this size spread any number of draws evenly
+GROUPS = 8  # of the levels of a category
+RUNNERS_UP = 2
+MOST_KNOWN = 36  # released cuts of one column that are counted again: with the drawn ones fewer than MOST_CELLS
+# Draws of one column in a node: there is one cell more than there are cuts, and one for missing values.
+MOST_DRAWS = MOST_CELLS - 2 - RUNNERS_UP - MOST_KNOWN
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the draws depend on: the same at every party."""
+
+    n_points: Ints  # per column: its cut points; 0 for a category
+    n_levels: Ints  # per column: the levels of a category (at most 255, the last one for all others); 0 for a number
+    has_missing: Mask
+
+    @property
+    def first_cut(self) -> AnyArray:
+        """Where the boundaries of each column begin, if all are numbered through.
+
+        The last one of a column that has missing values is between these and all others.
+        """
+        sizes = np.where(self.n_levels > 0, GROUPS, self.n_points)
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+class Nodes:
+    """All nodes of the trees of a batch: how they were split, and where they hang."""
+
+    def __init__(self, n_trees: int, n_cuts: int) -> None:
+        self.n = 0
+        size = 4 * n_trees
+        self.tree = np.zeros(size, np.int32)
+        self.number = np.zeros(size, np.int32)  # inside its tree, breadth first
+        self.parent = np.full(size, NONE, np.int32)
+        self.is_right = np.zeros(size, np.bool_)
+        self.feature = np.full(size, NONE, np.int32)  # NONE: not split (yet)
+        self.cut = np.full(size, NONE, np.int32)  # the last bin that goes left; NONE for a category
+        self.left_child = np.full(size, NONE, np.int32)
+        self.missing_left = np.zeros(size, np.bool_)
+        self.levels_left = np.zeros((size, N_BINS // 8), np.uint8)  # of a category: one bit per level
+        self.released = np.zeros((size, -(-n_cuts // 8)), np.uint8)  # boundaries whose sums this node has told
+        self.seen = self.released.copy()  # those of its ancestors, too
+        self.in_tree = np.zeros(n_trees, np.int32)  # how many nodes each tree has
+        self.used = np.zeros((n_trees, -(-n_cuts // 8)), np.uint8)  # boundaries that any node of a tree has released
+
+    def add(self, tree: AnyArray, parent: AnyArray, is_right: AnyArray) -> AnyArray:
+        """New nodes, numbered on in their trees; returns their places."""
+        n = len(tree)
+        while self.n + n > len(self.tree):
+            self._grow()
+        new = np.arange(self.n, self.n + n)
+        self.n += n
+        self.tree[new], self.parent[new], self.is_right[new] = tree, parent, is_right
+        _number(self.tree, self.number, self.in_tree, new[0] if n else 0, self.n)
+        hangs = parent >= 0
+        self.seen[new[hangs]] = self.seen[parent[hangs]]
+        return new
+
+    def split(self, places: AnyArray) -> AnyArray:
+        """The children of these nodes, left and right in turn."""
+        new = self.add(np.repeat(self.tree[places], 2), np.repeat(places, 2), np.arange(2 * len(places)) % 2 == 1)
+        self.left_child[places] = new[::2]
+        return new
+
+    def of_tree(self, tree: int) -> AnyArray:
+        """The places of a tree's nodes, breadth first."""
+        return np.flatnonzero(self.tree[: self.n] == tree)
+
+    def copy(self) -> "Nodes":
+        """As they are now."""
+        other = Nodes.__new__(Nodes)
+        vars(other).update({k: v.copy() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()})
+        return other
+
+    def _grow(self) -> None:
+        for name, old in list(vars(self).items()):
+            if isinstance(old, np.ndarray) and name not in ("in_tree", "used"):
+                fill = NONE if name in ("parent", "feature", "cut", "left_child") else 0
+                new = np.full((2 * len(old), *old.shape[1:]), fill, old.dtype)
+                new[: len(old)] = old
+                setattr(self, name, new)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The open nodes of a level and how many cuts each is asked about."""
+
+    place: AnyArray  # among all nodes, ascending by tree and number
+    n_cuts: Ints
+    inherited: Ints  # (nodes, RUNNERS_UP, 2): column and cut of the parent's runners-up, NONE where there is none
+    allowed: Mask  # (nodes, columns), or (1, columns) for all
+    seed: int = 0  # of the batch: for the groups of levels
+
+
+def draw(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: int) -> Level:
+    """The question of a level. `weights[i, j]`: the gain of column j below a split on i; the last row: anywhere."""
+    most = int(asked.n_cuts.max(initial=0)) + RUNNERS_UP
+    n = len(asked.place)
+    feature, cut = np.full((n, most), NONE, np.int32), np.full((n, most), NONE, np.int32)
+    tree = (nodes.parent, nodes.is_right, nodes.feature, nodes.cut, nodes.levels_left)
+    counts = np.zeros(n, np.int32)
+    _draw(
+        asked.place, asked.n_cuts, asked.inherited, asked.allowed, tree, columns.n_points, columns.n_levels, weights,
+        np.uint64(seed), nodes.tree, nodes.number, feature, cut, counts,
+    )  # fmt: skip
+    taken = np.arange(most) < counts[:, None]
+    node = np.repeat(np.arange(n, dtype=np.int32), counts)
+    drawn = np.stack([node, feature[taken], cut[taken]])
+    known = _known_cuts(asked.place, drawn[0], drawn[1], tree, nodes.seen, columns.n_points, columns.first_cut)
+    return _level(asked, nodes, columns, np.concatenate([drawn, known.T], axis=1))
+
+
+def all_cuts(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: int) -> Level:
+    """In place of `draw`: every cut of every column, for comparison with exact growing. At most 62 per column."""
+    cuts = [
+        (number, j, cut)
+        for number in range(len(asked.place))
+        for j in np.flatnonzero(asked.allowed[number % len(asked.allowed)])
+        for cut in ([NONE] if columns.n_levels[j] > 1 else range(columns.n_points[j]))
+    ]
+    return _level(asked, nodes, columns, np.array(cuts, np.int32).reshape(-1, 3).T)
+
+
+def _level(asked: Asked, nodes: Nodes, columns: Columns, drawn: Ints) -> Level:
+    """Cuts (node, column and cut of each) of the same column become one slot with several cells."""
+    drawn = drawn[:, np.lexsort(drawn[::-1])]
+    twice = np.zeros(drawn.shape[1], np.bool_)
+    twice[1:] = (drawn[:, 1:] == drawn[:, :-1]).all(axis=0)
+    node, feature, cut = drawn[:, ~twice]
+    new = np.ones(len(node), np.bool_)
+    new[1:] = (node[1:] != node[:-1]) | (feature[1:] != feature[:-1])
+    slot_feature, slot_node = feature[new], node[new]
+    n_slots = len(slot_feature)
+    cell_of_bin = np.zeros((n_slots, N_BINS), np.uint8)
+    n_cells = np.zeros(n_slots, np.int32)
+    first = np.append(np.flatnonzero(new), len(node)).astype(np.int64)
+    _map_bins(
+        asked.place[slot_node], slot_feature, first, cut, columns.n_levels, columns.has_missing,
+        np.uint64(asked.seed), nodes.tree, cell_of_bin, n_cells,
+    )  # fmt: skip
+    return Level(
+        tree=nodes.tree[asked.place],
+        node=nodes.number[asked.place],
+        slot_start=np.searchsorted(slot_node, np.arange(len(asked.place) + 1)).astype(np.int32),
+        feature=slot_feature,
+        cell_start=np.concatenate([[0], np.cumsum(n_cells)]).astype(np.int32),
+        cell_of_bin=cell_of_bin,
+    )
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def _number(tree, number, in_tree, first, end):  # type: ignore[no-untyped-def]
+    for place in range(first, end):
+        number[place] = in_tree[tree[place]]
+        in_tree[tree[place]] += 1
+
+
+@njit(nogil=True, cache=True)
+def _share(token):  # type: ignore[no-untyped-def]
+    return np.float64(token >> np.uint64(11)) * 2.0**-53
+
+
+@njit(nogil=True, cache=True)
+def _box(place, column, n_points, parent, is_right, feature, cut):  # type: ignore[no-untyped-def]
+    """The cuts of a column that still divide a node: from the first to before the second."""
+    low, high = 0, n_points[column]
+    above = parent[place]
+    while above >= 0:
+        if feature[above] == column:
+            if is_right[place]:
+                low = max(low, cut[above] + 1)
+            else:
+                high = min(high, cut[above])
+        place, above = above, parent[above]
+    return low, high
+
+
+@njit(nogil=True, cache=True)
+def _has_level(place, column, level, parent, is_right, feature, levels_left):  # type: ignore[no-untyped-def]
+    """Whether rows of this level can be in a node."""
+    above = parent[place]
+    while above >= 0:
+        if feature[above] == column:
+            left = (levels_left[above, level >> 3] >> (level & 7)) & 1
+            if bool(left) == is_right[place]:
+                return False
+        place, above = above, parent[above]
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _path_weights(place, allowed, parent, feature, weights, total):  # type: ignore[no-untyped-def]
+    """Running totals of the columns' chances below this path. False where nothing is known yet."""
+    n = len(total)
+    last = len(weights) - 1
+    for j in range(n):
+        total[j] = 0.0
+    above, found = parent[place], False
+    while above >= 0 and last > 0:
+        row, found = feature[above], True
+        for j in range(n):
+            total[j] += weights[row, j]
+        above = parent[above]
+    if not found:
+        for j in range(n):
+            total[j] = weights[last, j]
+    running = 0.0
+    for j in range(n):
+        running += total[j] if allowed[j] else 0.0
+        total[j] = running
+    return running > 0.0
+
+
+@njit(nogil=True, cache=True)
+def _find_usable(allowed, n_points, n_levels, usable):  # type: ignore[no-untyped-def]
+    """The allowed columns that have a cut at all; returns how many."""
+    n = 0
+    for j in range(len(allowed)):
+        if allowed[j] and (n_points[j] > 0 or n_levels[j] > 1):
+            usable[n], n = j, n + 1
+    return n
+
+
+@njit(nogil=True, cache=True)
+def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
+    places, n_cuts, inherited, allowed, tree, n_points, n_levels, weights, seed, tree_of, number, out_f, out_c, counts
+):
+    parent, is_right, feature, cut, levels_left = tree
+    d = len(n_points)
+    total = np.empty(d)
+    times = np.zeros(d, np.int32)
+    usable = np.empty(d, np.int32)
+    for i in range(len(places)):
+        place = places[i]
+        above = parent[place]
+        ok = allowed[i % len(allowed)]
+        known = _path_weights(place, ok, parent, feature, weights, total)
+        n_usable = _find_usable(ok, n_points, n_levels, usable)
+        if n_usable == 0:
+            continue
+        # Siblings share the sequence of columns: its key is the parent's, a root's its own.
+        key = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[above] if above >= 0 else -1))
+        n = 0
+        for r in range(inherited.shape[1]):
+            j, c = inherited[i, r, 0], inherited[i, r, 1]
+            if j >= 0 and ok[j] and n < n_cuts[i]:
+                low, high = _box(place, j, n_points, parent, is_right, feature, cut)
+                n = _put(out_f, out_c, i, n, j, c) if low <= c < high else n
+        here = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[place]))
+        for step in range(n_cuts[i] - n):
+            a, b = row_token(key, 2 * step), row_token(key, 2 * step + 1)
+            if known and _share(a) >= UNIFORM:
+                j = min(np.searchsorted(total, _share(b) * total[d - 1], side="right"), d - 1)
+            else:
+                j = usable[np.int64(below(b, n_usable))]
+            if not ok[j]:
+                continue
+            if n_levels[j] > 1:
+                if _count_levels(place, j, n_levels[j], parent, is_right, feature, levels_left) > 1:
+                    n = _put(out_f, out_c, i, n, j, NONE)
+                continue
+            low, high = _box(place, j, n_points, parent, is_right, feature, cut)
+            if high <= low or times[j] >= MOST_DRAWS:
+                continue
+            u = _share(row_token(here ^ np.uint64(0x5851F42D4C957F2D), j)) + GOLDEN * times[j]
+            times[j] += 1
+            n = _put(out_f, out_c, i, n, j, low + np.int64((u - np.floor(u)) * (high - low)))
+        counts[i] = n
+        for k in range(n):
+            times[out_f[i, k]] = 0
+
+
+@njit(nogil=True, cache=True)
+def _known_cuts(places, node, column, tree, seen, n_points, first_cut):  # type: ignore[no-untyped-def]
+    """Released cuts of the column that the parent was split by: new ones must keep away from them."""
+    parent, is_right, feature, cut, _ = tree
+    out = np.empty((len(node) + 1, 3), np.int32)
+    n = 0
+    for k in range(len(node)):
+        j, place = column[k], places[node[k]]
+        if parent[place] < 0 or feature[parent[place]] != j or n_points[j] == 0:
+            continue
+        last = n + MOST_KNOWN
+        low, high = _box(place, j, n_points, parent, is_right, feature, cut)
+        for c in range(low, high):
+            number = first_cut[j] + c
+            if n < last and (seen[place, number >> 3] >> np.uint8(number & 7)) & 1:
+                if n == len(out):
+                    out = np.concatenate((out, np.empty_like(out)))
+                out[n, 0], out[n, 1], out[n, 2] = node[k], j, c
+                n += 1
+    return out[:n]
+
+
+@njit(nogil=True, cache=True)
+def _put(out_f, out_c, i, n, j, c):  # type: ignore[no-untyped-def]
+    for k in range(n):
+        if out_f[i, k] == j and out_c[i, k] == c:
+            return n
+    out_f[i, n], out_c[i, n] = j, c
+    return n + 1
+
+
+@njit(nogil=True, cache=True)
+def _count_levels(place, column, n_levels, parent, is_right, feature, levels_left):  # type: ignore[no-untyped-def]
+    n = 0
+    for level in range(n_levels):
+        n += _has_level(place, column, level, parent, is_right, feature, levels_left)
+    return n
+
+
+@njit(nogil=True, cache=True)
+def _map_bins(places, features, first, cuts, n_levels, has_missing, seed, tree_of, cell_of_bin, n_cells):  # type: ignore[no-untyped-def]
+    tokens = np.empty(N_BINS, np.uint64)
+    for s in range(len(features)):
+        j, place = features[s], places[s]
+        table = cell_of_bin[s]
+        if n_levels[j] > 1:
+            # The same groups in the whole tree: others below would tell the sums of single levels by subtraction.
+            n, cells = n_levels[j], min(n_levels[j], GROUPS)
+            key = mix(seed ^ (np.uint64(tree_of[place]) << np.uint64(32)) ^ np.uint64(j))
+            for level in range(n):
+                tokens[level] = row_token(key, level)
+            for level in range(n):
+                rank = 0
+                for other in range(n):
+                    rank += tokens[other] < tokens[level]
+                table[level] = rank % cells
+            n_cells[s] = cells
+        else:
+            m = first[s + 1] - first[s]
+            k = 0
+            for b in range(MISSING):
+                while k < m and b > cuts[first[s] + k]:
+                    k += 1
+                table[b] = k
+            n_cells[s] = m + 1
+        table[MISSING] = n_cells[s] - 1
+        if has_missing[j]:
+            table[MISSING] = n_cells[s]
+            n_cells[s] += 1

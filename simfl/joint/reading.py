@@ -1,0 +1,163 @@
+"""What the reader does with the totals of a level: the best split of every node, by XGBoost's gain.
+
+Totals are exact integers. A split of numbers sends the cells up to some cut to the left, one of a category the cells
+with the lowest G / H; missing values go where the gain is larger. The runners-up, the best cuts of other columns, are
+asked about again in the children.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from simfl.arrays import AnyArray, Doubles, Ints
+from simfl.joint.candidates import NONE, RUNNERS_UP, Columns
+from simfl.joint.level import MISSING, Level
+from simfl.params import TrainParams
+
+
+@dataclass(frozen=True)
+class Found:
+    """Per open node its best split."""
+
+    slot: Ints  # NONE: it stays a leaf
+    left: AnyArray  # uint64: one bit per cell that goes left
+    gain: Doubles
+    runners_up: Ints  # (nodes, RUNNERS_UP, 2): column and cut
+    G: Doubles  # of the left child
+    H: Doubles
+
+
+def best_splits(
+    level: Level, sums: tuple[Doubles, Doubles], node: tuple[Doubles, Doubles], bounds: Doubles, columns: Columns,
+    params: TrainParams,
+) -> Found:  # fmt: skip
+    """`sums`: G and H per cell; `node`: G and H per open node; `bounds`: what its values may be (constraints)."""
+    n = len(level.tree)
+    slot, left, gain = np.full(n, NONE, np.int32), np.zeros(n, np.uint64), np.zeros(n)
+    runners = np.full((n, RUNNERS_UP, 2), NONE, np.int32)
+    G, H = np.zeros(n), np.zeros(n)
+    signs = np.array(params.monotone_constraints or np.zeros(len(columns.n_points)), dtype=np.int8)
+    least_gain = 0.0 if params.extra_depth else params.gamma  # a tree that is grown deeper is pruned by gamma later
+    given = (params.reg_lambda, params.reg_alpha, params.max_delta_step or 0.0, params.min_child_weight, least_gain)
+    _best(
+        level.slot_start, level.feature, level.cell_start, level.cell_of_bin, *sums, *node, bounds, signs,
+        columns.n_levels, columns.has_missing, *given, slot, left, gain, runners, G, H,
+    )  # fmt: skip
+    return Found(slot, left, gain, runners, G, H)
+
+
+@njit(nogil=True, cache=True)
+def _weight(G, H, reg_lambda, reg_alpha, limit, low, high):  # type: ignore[no-untyped-def]
+    below = H + reg_lambda
+    if H <= 0 or below <= 0:
+        return min(max(0.0, low), high)
+    shrunk = max(abs(G) - reg_alpha, 0.0)
+    w = -shrunk / below if G > 0 else shrunk / below
+    if limit > 0:
+        w = min(max(w, -limit), limit)
+    return min(max(w, low), high)
+
+
+@njit(nogil=True, cache=True)
+def _score(G, H, w, reg_lambda, reg_alpha):  # type: ignore[no-untyped-def]
+    return -(2 * G * w + (H + reg_lambda) * w * w) - 2 * reg_alpha * abs(w)
+
+
+@njit(nogil=True, cache=True)
+def _gain(GL, HL, GR, HR, own, sign, low, high, lam, alpha, limit, least):  # type: ignore[no-untyped-def]
+    if min(HL, HR) < least or min(HL, HR) <= 0:
+        return -np.inf
+    a, b = _weight(GL, HL, lam, alpha, limit, low, high), _weight(GR, HR, lam, alpha, limit, low, high)
+    if sign != 0 and sign * (b - a) < 0:
+        return -np.inf
+    return _score(GL, HL, a, lam, alpha) + _score(GR, HR, b, lam, alpha) - own
+
+
+@njit(nogil=True, cache=True)
+def _best(  # type: ignore[no-untyped-def]  # noqa: C901
+    slot_start, feature, cell_start, cell_of_bin, cell_G, cell_H, node_G, node_H, bounds, signs, n_levels, has_missing,
+    lam, alpha, limit, least, least_gain, slot, left, gain, runners, out_G, out_H,
+):  # fmt: skip
+    order = np.empty(64, np.int64)
+    second = np.empty(2)
+    one = np.uint64(1)
+    for i in range(len(node_G)):
+        G, H, low, high = node_G[i], node_H[i], bounds[i, 0], bounds[i, 1]
+        own = _score(G, H, _weight(G, H, lam, alpha, limit, low, high), lam, alpha)
+        best, best_cut = max(1e-9 * (1.0 + abs(own)), least_gain), -1
+        second[:] = 0.0
+        for s in range(slot_start[i], slot_start[i + 1]):
+            first, n, j = cell_start[s], cell_start[s + 1] - cell_start[s], feature[s]
+            # The missing rows are the last cell, unless they were merged with others.
+            apart = has_missing[j] and _is_apart(cell_of_bin[s], n - 1)
+            m = n - 1 if apart else n
+            _order(order, cell_G, cell_H, first, m, n_levels[j] > 1, lam)
+            mine, mine_mask, mine_G, mine_H = -np.inf, np.uint64(0), 0.0, 0.0
+            GL, HL, mask = 0.0, 0.0, np.uint64(0)
+            last = m if apart else m - 1  # with missing rows apart: all the others against them, too
+            for k in range(last):
+                cell = order[k]
+                GL, HL, mask = GL + cell_G[first + cell], HL + cell_H[first + cell], mask | (one << np.uint64(cell))
+                if k == m - 1 and n_levels[j] > 1:  # missing rows to the left: XGBoost needs a level that goes right
+                    GL, HL, mask = cell_G[first + n - 1], cell_H[first + n - 1], one << np.uint64(n - 1)
+                found = _gain(GL, HL, G - GL, H - HL, own, signs[j], low, high, lam, alpha, limit, least)
+                if found > mine:
+                    mine, mine_mask, mine_G, mine_H = found, mask, GL, HL
+                if apart and k < m - 1:
+                    a, b = GL + cell_G[first + n - 1], HL + cell_H[first + n - 1]
+                    found = _gain(a, b, G - a, H - b, own, signs[j], low, high, lam, alpha, limit, least)
+                    if found > mine:
+                        mine, mine_mask, mine_G, mine_H = found, mask | (one << np.uint64(n - 1)), a, b
+            if mine <= 0.0:
+                continue
+            cut = _cut(cell_of_bin[s], mine_mask) if n_levels[j] < 2 else -1
+            if mine > best:
+                if slot[i] >= 0 and best_cut >= 0:
+                    _runner(runners[i], second, feature[slot[i]], best_cut, best)
+                slot[i], left[i], best, best_cut = s, mine_mask, mine, cut
+                out_G[i], out_H[i] = mine_G, mine_H
+            elif cut >= 0:
+                _runner(runners[i], second, j, cut, mine)
+        gain[i] = best if slot[i] >= 0 else 0.0
+
+
+@njit(nogil=True, cache=True)
+def _is_apart(table, cell):  # type: ignore[no-untyped-def]
+    """Whether the missing rows have the last cell to themselves."""
+    return table[MISSING] == cell and not (table[:MISSING] == cell).any()
+
+
+@njit(nogil=True, cache=True)
+def _order(order, G, H, first, n, by_value, lam):  # type: ignore[no-untyped-def]
+    """Cells of numbers as they are, groups of levels by their best value (the largest first)."""
+    for k in range(n):
+        order[k] = k
+    if by_value:
+        for k in range(1, n):
+            cell = order[k]
+            value = G[first + cell] / (H[first + cell] + lam + 1e-12)
+            p = k
+            while p > 0 and G[first + order[p - 1]] / (H[first + order[p - 1]] + lam + 1e-12) > value:
+                order[p] = order[p - 1]
+                p -= 1
+            order[p] = cell
+
+
+@njit(nogil=True, cache=True)
+def _cut(table, mask):  # type: ignore[no-untyped-def]
+    last = -1
+    for b in range(MISSING):
+        if (mask >> np.uint64(table[b])) & np.uint64(1):
+            last = b
+    return last
+
+
+@njit(nogil=True, cache=True)
+def _runner(runners, second, j, cut, gain):  # type: ignore[no-untyped-def]
+    """Keep the best two."""
+    if gain > second[0]:
+        runners[1, 0], runners[1, 1], second[1] = runners[0, 0], runners[0, 1], second[0]
+        runners[0, 0], runners[0, 1], second[0] = j, cut, gain
+    elif gain > second[1]:
+        runners[1, 0], runners[1, 1], second[1] = j, cut, gain

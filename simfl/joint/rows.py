@@ -1,0 +1,225 @@
+"""Where the rows of a party are in the trees of a batch: sums per cell, splits, and leaf values onto rows.
+
+All sums are sums of integers: the same bits in any order and on any number of threads. Threads share out the open
+nodes (dense rows) or the trees (sparse rows); each cell is written by one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from simfl.arrays import AnyArray, Floats, Ints, Longs, Mask
+from simfl.joint import _dense, _sparse
+from simfl.joint.level import Level, Splits
+
+SMALL = 50_000  # rows times slots: below that a second thread does not pay
+PARTS_PER_THREAD = 4  # so that no thread waits long for the last
+
+
+class BinnedRows:
+    """A dense table as bins: one byte per value, row by row, padded so that rows start at even places in the cache."""
+
+    def __init__(self, bins: AnyArray) -> None:
+        self.n_rows, self.n_columns = bins.shape
+        self.stride = _stride(self.n_columns)
+        self.flat = _aligned(self.n_rows * self.stride)
+        self.bins[:] = bins
+
+    @property
+    def bins(self) -> AnyArray:
+        """Rows by columns."""
+        return self.flat.reshape(self.n_rows, self.stride)[:, : self.n_columns]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """A sparse table as bins, column by column; what is absent is missing."""
+
+    start: Longs  # per column: its first entry; one more at the end
+    row: Ints  # per entry
+    bin: AnyArray  # uint8, per entry
+    n_rows: int
+
+
+class Placement:
+    """The rows of one party in the trees of a batch."""
+
+    def __init__(self, rows: BinnedRows | SparseRows, n_trees: int, threads: int) -> None:
+        self.n_trees = n_trees
+        self._kept: _Kept = _InNodeOrder(rows, n_trees) if isinstance(rows, BinnedRows) else _ByColumn(rows, n_trees)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="simfl-joint") if threads > 1 else None
+        self.threads = threads
+
+    def begin(self, packed: Longs, taken: Mask | None) -> None:
+        """All rows to the roots. `packed` is (g << 32) + h per tree and row; rows not taken have no part in sums."""
+        self._run(lambda t: self._kept.begin(t, packed[t], None if taken is None else taken[t]), range(len(packed)))
+
+    def sums(self, level: Level) -> tuple[Longs, Longs, Longs]:
+        """Per cell: the number of rows, the sum of g and the sum of h."""
+        counts, G, H = (np.zeros(level.n_cells, dtype=np.int64) for _ in range(3))
+        self._run(lambda part: self._kept.sums(part, level.question, counts, G, H), self._parts(level))
+        return counts, G, H
+
+    def split(self, level: Level, splits: Splits) -> None:
+        """Rows of a node go left where the mask has the bit of their cell."""
+        slot, left, child, n_numbers = splits
+        self._kept.make_room(n_numbers)
+        self._run(lambda part: self._kept.split(part, level.question, slot, left, child), self._parts(level))
+
+    def add_values(self, tree: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None:
+        """Add the values of one tree's leaves to the margins of the rows. Leaves and values are by number of node."""
+        self._kept.add_leaf_values(tree, is_leaf, values, margins, output)
+
+    def _parts(self, level: Level) -> list[tuple[int, int]]:
+        """Ranges of open nodes for the threads, with about the same work each."""
+        if self._pool is None or not level.n_nodes:
+            return [(0, level.n_nodes)]
+        work = np.cumsum(self._kept.work(level))
+        if work[-1] < SMALL:
+            return [(0, level.n_nodes)]
+        n_parts = self.threads * PARTS_PER_THREAD
+        aims = work[-1] * np.arange(1, n_parts) // n_parts
+        ends = self._kept.allowed_ends(level, np.searchsorted(work, aims, side="right"))
+        edges = np.unique([0, *ends, level.n_nodes]).tolist()
+        return list(pairwise(edges))
+
+    def _run(self, work: Callable[[Any], None], parts: Sequence[Any]) -> None:
+        if self._pool is None or len(parts) == 1:
+            for part in parts:
+                work(part)
+        else:
+            list(self._pool.map(work, parts))  # raises what a thread raised
+
+
+class _Kept(Protocol):
+    """The rows in the form that suits them."""
+
+    def begin(self, t: int, packed: Longs, taken: Mask | None) -> None: ...
+    def make_room(self, n_numbers: int) -> None: ...
+    def work(self, level: Level) -> Longs: ...
+    def allowed_ends(self, level: Level, ends: Longs) -> Longs: ...
+    def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None: ...
+    def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None: ...
+    def add_leaf_values(self, t: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None: ...
+
+
+class _InNodeOrder:
+    """Dense rows: per tree in node order, gradients too. `_bounds`: where the rows of each node begin and end, those
+    that are taken, then the others.
+    """
+
+    def __init__(self, rows: BinnedRows, n_trees: int) -> None:
+        self._rows = rows.flat, rows.stride
+        self._order = np.empty((n_trees, rows.n_rows), dtype=np.int32)
+        self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
+        self._bounds = np.zeros((n_trees, 1, 4), dtype=np.int64)
+        self._all = np.ones(rows.n_rows, dtype=bool)
+
+    def begin(self, t: int, packed: Longs, taken: Mask | None) -> None:
+        taken = self._all if taken is None else taken
+        _dense.put_to_roots(taken, packed, self._order[t], self._packed[t], self._bounds[t])
+
+    def make_room(self, n_numbers: int) -> None:
+        self._bounds = _grown(self._bounds, n_numbers, 0)
+
+    def work(self, level: Level) -> Longs:
+        own = self._bounds[level.tree, level.node]
+        rows: Longs = own[:, 1] - own[:, 0]
+        work: Longs = rows * (1 + np.diff(level.slot_start))
+        return work
+
+    def allowed_ends(self, level: Level, ends: Longs) -> Longs:
+        return ends
+
+    def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None:
+        _dense.sum_cells(*self._rows, self._order, self._packed, self._bounds, part, question, counts, G, H)
+
+    def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
+        _dense.split_nodes(*self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child)
+
+    def add_leaf_values(self, t: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None:
+        _dense.add_leaf_values(self._order[t], self._bounds[t], is_leaf, values, margins, output)
+
+
+class _ByColumn:
+    """Sparse rows: the entries by column, and per tree the node that each row is in."""
+
+    def __init__(self, rows: SparseRows, n_trees: int) -> None:
+        self._entries = rows.start, rows.row, rows.bin
+        self._number = np.zeros((n_trees, rows.n_rows), dtype=np.int32)
+        self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
+        self._taken = np.ones((n_trees, rows.n_rows), dtype=bool)
+
+    def begin(self, t: int, packed: Longs, taken: Mask | None) -> None:
+        self._number[t] = 0
+        self._packed[t] = packed
+        self._taken[t] = True if taken is None else taken
+
+    def make_room(self, n_numbers: int) -> None:
+        """Nothing is kept per node."""
+
+    def work(self, level: Level) -> Longs:
+        n_entries = np.diff(self._entries[0])[level.feature]
+        ends = np.concatenate([[0], np.cumsum(n_entries)])[level.slot_start]
+        return np.diff(ends) + 1
+
+    def allowed_ends(self, level: Level, ends: Longs) -> Longs:
+        return np.searchsorted(level.tree, level.tree[np.minimum(ends, level.n_nodes - 1)])  # whole trees
+
+    def _trees(self, part: tuple[int, int], question: Any) -> list[tuple[int, int, int, Ints]]:
+        """Per tree among these open nodes: the first and last of them, and the open node of each of its rows."""
+        tree, node = question[0][part[0] : part[1]], question[1]
+        out = []
+        for t in np.unique(tree).tolist():
+            first, last = (part[0] + np.searchsorted(tree, [t, t + 1])).tolist()
+            n_numbers = max(int(self._number[t].max(initial=0)), int(node[first:last].max())) + 1
+            out.append((t, first, last, _sparse.open_nodes(self._number[t], question[0], node, t, n_numbers)))
+        return out
+
+    def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None:
+        slot_start, feature = question[2], question[3]
+        for t, first, last, place in self._trees(part, question):
+            own = np.arange(slot_start[first], slot_start[last])
+            visits = own[np.argsort(feature[own], kind="stable")]
+            rows = place, self._taken[t], self._packed[t]
+            _sparse.sum_cells(self._entries, *rows, visits, question, counts, G, H)
+
+    def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
+        for t, first, last, place in self._trees(part, question):
+            own = first + np.flatnonzero(slot[first:last] >= 0)
+            visits = own[np.argsort(question[3][slot[own]], kind="stable")]
+            _sparse.split_rows(self._entries, place, visits, question, slot, left, child, self._number[t])
+
+    def add_leaf_values(self, t: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None:
+        _sparse.add_leaf_values(self._number[t], values, margins, output)
+
+
+def _grown(kept: AnyArray, n_numbers: int, fill: int) -> AnyArray:
+    """Room for so many nodes per tree."""
+    if n_numbers <= kept.shape[1]:
+        return kept
+    out = np.full((kept.shape[0], 2 * n_numbers, *kept.shape[2:]), fill, dtype=kept.dtype)
+    out[:, : kept.shape[1]] = kept
+    return out
+
+
+def _stride(n_columns: int) -> int:
+    """Bytes per row: a power of two up to 32, then a multiple of 32, so that few rows cross a cache line.
+
+    >>> _stride(5), _stride(28), _stride(123)
+    (8, 32, 128)
+    """
+    return max(-(-n_columns // 32) * 32, 1) if n_columns > 16 else 1 << max(n_columns - 1, 0).bit_length()
+
+
+def _aligned(n_bytes: int) -> AnyArray:
+    """Zeros that start at a cache line."""
+    raw = np.zeros(n_bytes + _dense.LINE, dtype=np.uint8)
+    first = -raw.ctypes.data % _dense.LINE
+    return raw[first : first + n_bytes]
