@@ -6,6 +6,7 @@ also signs the list of the certificates that it has revoked.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from simfl.errors import FileError
 
 ROLES: Final = ("party", "hub", "submitter")
+SUBMITTER: Final = "submitter@simfl.org"  # FLARE requires an address; nothing is ever sent to it
 REVOKED: Final = "revoked.crl"  # in the `startup` folder of every kit
 
 
@@ -47,7 +49,10 @@ def check_revoked(
 ) -> x509.CertificateRevocationList:
     """Refuse a list that the root has not signed."""
     if revoked.issuer != root.subject or not revoked.is_signature_valid(root.public_key()):  # type: ignore[arg-type]
-        raise FileError(f"The list of revoked certificates in {where} is not signed by the root of this study.")
+        raise FileError(
+            f"The list of revoked certificates in {where} is not signed by the root of this study. "
+            "Ask who runs `simfl provision` for it."
+        )
     return revoked
 
 
@@ -61,3 +66,12 @@ def fingerprint(public_key: Any) -> str:
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     digest = hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
     return " ".join(digest[at : at + 4] for at in range(0, 32, 4))
+
+
+def expiry_of(kit: Path) -> float:
+    """When the certificate of a kit expires, in seconds since 1970; 0 if it has none."""
+    for stem in ("server", "client"):
+        with contextlib.suppress(OSError, ValueError):
+            certificate = x509.load_pem_x509_certificate((kit / "startup" / f"{stem}.crt").read_bytes())
+            return certificate.not_valid_after_utc.timestamp()
+    return 0.0

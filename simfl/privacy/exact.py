@@ -8,8 +8,9 @@ is 2 ** exponent. A party first says how large its sums can become, to a power o
 the exponent (`resolution`) under which the total over all parties cannot overflow. That must hold for sure, because
 masked sums are taken modulo 2 ** 24, 2 ** 32 or 2 ** 64.
 
-The few sums whose size nobody knows beforehand (moments of features, sums of labels, metrics) are wide: integers of 512
-bits, which hold any sum of float32 values and their squares without agreeing on a scale first.
+The few sums whose size nobody knows beforehand (moments of features, sums of labels, metrics) are doubles, added up
+exactly and rounded once. Masked, they are wide: integers of 512 bits, which hold any sum of float32 values and their
+squares without agreeing on a scale first. Both give the same total.
 """
 
 import math
@@ -30,6 +31,7 @@ FINEST = -1000  # no finer grid: its inverse must still be a number
 WIDE_BYTES = 64
 _WIDE_RANGE = 1 << 8 * WIDE_BYTES
 WIDE_UNIT = -224  # the exponent of wide numbers: squares of float32 and their sums fit
+WIDEST = 2.0 ** (8 * WIDE_BYTES - 1 + WIDE_UNIT)  # wide numbers are smaller than this
 
 
 def resolution(bounds: Iterable[float], bits: int) -> int:
@@ -153,6 +155,16 @@ def wide_total(vectors: Iterable[Sequence[int]]) -> list[float]:
     return from_wide([sum(column) for column in zip(*vectors, strict=True)])
 
 
+def add_up(total: npt.NDArray[np.uint32], values: Ints) -> int:
+    """Add integers to a total, modulo 2 ** 32. Returns the largest of them, whatever its sign.
+
+    >>> total = np.zeros(2, dtype=np.uint32)
+    >>> add_up(total, np.array([5, -7], dtype=np.int32)), total.view(np.int32)
+    (7, array([ 5, -7], dtype=int32))
+    """
+    return int(_add_up(total.ravel(), values.ravel()))
+
+
 # --- the kernels -----------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +180,15 @@ def _encode(values: Doubles, exponent: int, bits: int, dtype: Any, n_parties: in
 def _round(values, scale, largest, out):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
         out[i] = max(min(np.rint(values[i] * scale), largest), -largest)
+
+
+@njit(nogil=True, cache=True)
+def _add_up(total, values):  # type: ignore[no-untyped-def]
+    least, most = np.int64(0), np.int64(0)
+    for i in range(len(values)):
+        least, most = min(least, np.int64(values[i])), max(most, np.int64(values[i]))
+        total[i] += np.uint32(values[i])
+    return max(most, -least)
 
 
 @njit(nogil=True, cache=True)

@@ -8,6 +8,7 @@ necessary, not sufficient: the rows that fit may all lie close to the true one.
 from collections.abc import Sequence
 
 from simfl.errors import PrivacyError
+from simfl.params import PrepareParams, hashed_columns
 
 MOST_HASHES = 40  # the paper's own choice is min(40, d - 1)
 
@@ -19,6 +20,12 @@ def default_hashes(n_features: int, known_features: int = 0) -> int:
     (40, 7, 5)
     """
     return min(MOST_HASHES, n_features - known_features - 1)
+
+
+def n_hashes_of(params: PrepareParams, n_features: int) -> int:
+    """The number of hash values per row: the given one, or the paper's."""
+    hashed = params.original_features or hashed_columns(params, n_features)
+    return params.n_hashes or max(default_hashes(hashed, params.known_features), 1)
 
 
 def check_hashes(n_hashes: int, n_features: int, known_features: int = 0, *, allow_unsafe: bool = False) -> None:

@@ -2,7 +2,8 @@
 
 Every party draws an X25519 key pair for a training; the hub passes on the public halves. Where parties have an
 identity, they sign their public keys with the key of their certificate and check each other's certificates against the
-root of the project: a key that the hub made itself is refused. Without identities nobody can tell.
+root of the project: a key that the hub made itself is refused. Without identities nobody can tell. With the same key a
+builder signs its trees (`party/signing.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -75,6 +76,17 @@ class Keys:
 # --- identities ------------------------------------------------------------------------------------------------------
 
 
+class Issued(NamedTuple):
+    """What a certificate of the root says."""
+
+    name: str
+    role: str
+    first: datetime.datetime  # from when on it is valid
+    last: datetime.datetime
+    is_revoked: bool
+    key: Any
+
+
 @dataclass(frozen=True)
 class Identity:
     """What a site proves its name with: a certificate, its private key, and the root that all sites trust."""
@@ -83,6 +95,12 @@ class Identity:
     private_key: Any = field(repr=False)
     root: x509.Certificate
     revoked: x509.CertificateRevocationList | None = None  # certificates that do not count any more
+    issued: dict[bytes, Issued] = field(default_factory=dict, repr=False, compare=False)  # those seen so far
+
+    @property
+    def encoded(self) -> bytes:
+        """The certificate, as it travels."""
+        return self.certificate.public_bytes(serialization.Encoding.DER)
 
     @classmethod
     def read(cls, certificate: Path, private_key: Path, root: Path) -> Identity:
@@ -102,44 +120,65 @@ class Identity:
             raise FileError(f"The certificate {certificate}, its key or the root cannot be read: {error}.") from None
 
 
-def sign(identity: Identity, name: str, public: bytes, run: str = "") -> tuple[bytes, bytes]:
-    """A signature of a public key for one run under this name, and the certificate (PEM) that it is checked with."""
-    content, key = _signed(run, name, public), identity.private_key
+def sign_key(identity: Identity, name: str, public: bytes, run: str) -> SignedKey:
+    """A public key, signed for one run under this name, with the certificate that it is checked with."""
+    signature = sign_content(identity, name, _key_content(run, name, public))
+    return SignedKey(key=public, signature=signature, certificate=identity.encoded)
+
+
+def sign_content(identity: Identity, name: str, content: bytes) -> bytes:
+    """A signature by the certificate's private key."""
+    key = identity.private_key
     if isinstance(key, rsa.RSAPrivateKey):
-        signature = key.sign(content, _PSS, hashes.SHA256())
-    elif isinstance(key, ec.EllipticCurvePrivateKey):
-        signature = key.sign(content, ec.ECDSA(hashes.SHA256()))
-    else:
-        raise PrivacyError(f"The private key of {name!r} is neither RSA nor of an elliptic curve: it cannot sign.")
-    return signature, identity.certificate.public_bytes(serialization.Encoding.PEM)
+        return key.sign(content, _PSS, hashes.SHA256())
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key.sign(content, ec.ECDSA(hashes.SHA256()))
+    raise PrivacyError(f"The private key of {name!r} is neither RSA nor of an elliptic curve: it cannot sign.")
 
 
-def verify(identity: Identity, name: str, signed: SignedKey, run: str = "") -> None:
-    """Refuse a public key unless a party of this name signed it for this run, with a certificate of the same root."""
+def verify_key(identity: Identity, name: str, signed: SignedKey, run: str, role: str = "party") -> None:
+    """Refuse a public key unless who has this name and role signed it for this run, with a certificate of the root."""
     public, signature, certificate = signed.key, signed.signature, signed.certificate
     if signature is None or certificate is None:
-        raise _doubt(name, "it is not signed")
+        raise doubt(name, "public key", "it is not signed")
+    known = certified_key(identity, name, certificate, "public key", role)
+    check_signature(known, name, _key_content(run, name, public), signature, "public key")
+
+
+def certified_key(identity: Identity, name: str, certificate: bytes, what: str, role: str = "party") -> Any:
+    """The key of a certificate, if it is one of this name and role, of the same root, and counts today."""
+    known = identity.issued.get(certificate) or _issued(identity, name, certificate, what)
+    now = datetime.datetime.now(datetime.UTC)
+    if not known.first <= now <= known.last:
+        raise doubt(name, what, "its certificate is not valid today")
+    if known.name != name:
+        raise doubt(name, what, f"its certificate is of {known.name!r}")
+    if known.role != role:
+        raise doubt(name, what, f"its certificate is that of a {known.role or 'stranger'}, not of a {role}")
+    if known.is_revoked:
+        raise doubt(name, what, "its certificate is revoked")
+    return known.key
+
+
+def _issued(identity: Identity, name: str, certificate: bytes, what: str) -> Issued:
+    """A certificate, if the root has issued it. It is remembered: the same ones come with every exchange of keys."""
     try:
-        known = x509.load_pem_x509_certificate(certificate)
+        known = x509.load_der_x509_certificate(certificate)
     except ValueError:
-        raise _doubt(name, "its certificate cannot be read") from None
+        raise doubt(name, what, "its certificate cannot be read") from None
     try:
         known.verify_directly_issued_by(identity.root)
     except (ValueError, TypeError, InvalidSignature):
-        raise _doubt(name, "its certificate was not issued by the root of this project") from None
-    now = datetime.datetime.now(datetime.UTC)
-    if not known.not_valid_before_utc <= now <= known.not_valid_after_utc:
-        raise _doubt(name, "its certificate is not valid today")
-    if name_of(known.subject) != name:
-        raise _doubt(name, f"its certificate is of {name_of(known.subject)!r}")
-    if role_of(known) != "party":
-        raise _doubt(name, f"its certificate is that of a {role_of(known) or 'stranger'}, not of a party")
-    if identity.revoked is not None and is_revoked(known, identity.revoked):
-        raise _doubt(name, "its certificate is revoked")
-    _check_signature(known.public_key(), name, _signed(run, name, public), signature)
+        raise doubt(name, what, "its certificate was not issued by the root of this project") from None
+    subject, role, key = name_of(known.subject), role_of(known), known.public_key()
+    lost = identity.revoked is not None and is_revoked(known, identity.revoked)
+    found = Issued(subject, role, known.not_valid_before_utc, known.not_valid_after_utc, lost, key)
+    identity.issued[certificate] = found
+    return found
 
 
-def _check_signature(key: Any, name: str, content: bytes, signature: bytes) -> None:
+def check_signature(key: Any, name: str, content: bytes, signature: bytes, what: str) -> None:
+    """Refuse what this key did not sign."""
     try:
         if isinstance(key, rsa.RSAPublicKey):
             key.verify(signature, content, _PSS, hashes.SHA256())
@@ -148,18 +187,19 @@ def _check_signature(key: Any, name: str, content: bytes, signature: bytes) -> N
         else:
             raise InvalidSignature
     except InvalidSignature:
-        raise _doubt(name, "the signature is not by its certificate") from None
+        raise doubt(name, what, "the signature is not by its certificate") from None
 
 
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
-def _signed(run: str, name: str, public: bytes) -> bytes:
+def _key_content(run: str, name: str, public: bytes) -> bytes:
     return repr(("simfl public key", run, name, public)).encode()
 
 
-def _doubt(name: str, fact: str) -> PrivacyError:
+def doubt(name: str, what: str, fact: str) -> PrivacyError:
+    """Something that the hub passed on is not what it says."""
     return PrivacyError(
-        f"The public key that the hub passed on as that of party {name!r} is refused: {fact}. "
+        f"The {what} that the hub passed on as that of party {name!r} is refused: {fact}. It sends nothing. "
         "Ask that party, not over the hub, whether its kit is of this project."
     )

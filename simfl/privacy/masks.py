@@ -5,21 +5,36 @@ subtracts them, modulo a power of two, so that they cancel in the sum over all. 
 numbers. Where a builder is the receiver it takes part with a vector of zeros that is never sent: the hub's sum is then
 random, too, until the builder adds its own masks.
 
-Masks are never used twice: every use has a step number that grows, and who takes part is mixed in as well.
+Masks are never used twice: every use has a step number that grows, and who takes part is mixed in as well. So is a
+digest of what the hub has told a party (`told`): where it has told two of them different things, their masks do not
+cancel. Else it could have one party's sums vanish in coarse digits, and read those of another in the total.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from simfl.arrays import AnyArray
 from simfl.errors import PrivacyError
 from simfl.messages import Masking
+from simfl.privacy.additive import Parts, add, n_bytes, of_stream, subtract
 from simfl.privacy.exact import WIDE_BYTES, wide_from_bytes
 from simfl.privacy.keys import Keys
-from simfl.privacy.tokens import derive, keystream
+from simfl.privacy.tokens import KeyStream, derive
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def told(*parts: Any) -> bytes:
+    """A digest of what the hub has told a party: the same at two parties if it has told them the same.
+
+    >>> told("round", 1) == told("round", 1), told("round", 1) == told("round", 2)
+    (True, False)
+    """
+    return hashlib.blake2b(_encoder.encode(parts), digest_size=16).digest()
 
 
 class Masks:
@@ -27,37 +42,52 @@ class Masks:
 
     def __init__(self, keys: Keys) -> None:
         self.own = keys.own
-        self.keys = {other: derive(pair, "mask") for other, pair in keys.pairs.items()}
+        self.streams = {other: KeyStream(derive(pair, "mask")) for other, pair in keys.pairs.items()}
         self.last: dict[str, int] = {}
 
-    def draw(self, mask: Masking, purpose: str, n: int, dtype: Any = np.uint32) -> AnyArray:
-        """The mask of this party, n words; over all parties they add up to zero."""
+    def draw(self, mask: Masking, purpose: str, said: bytes, n: int, dtype: Any = np.uint32) -> AnyArray:
+        """The mask of this party, n words; over all parties that were told the same they add up to zero."""
         self._check(mask, purpose)
         total = np.zeros(n, dtype=dtype)
-        for sign, stream in self._streams(mask, purpose, total.nbytes):
+        for sign, stream in self._streams((mask, purpose, said), total.nbytes):
             (np.add if sign > 0 else np.subtract)(total, np.frombuffer(stream, dtype=dtype), out=total)
         return total
 
-    def draw_wide(self, mask: Masking, purpose: str, n: int) -> list[int]:
+    def draw_wide(self, mask: Masking, purpose: str, said: bytes, n: int) -> list[int]:
         """The same for n wide numbers."""
         self._check(mask, purpose)
         total = [0] * n
-        for sign, stream in self._streams(mask, purpose, n * WIDE_BYTES):
+        for sign, stream in self._streams((mask, purpose, said), n * WIDE_BYTES):
             total = [t + sign * v for t, v in zip(total, wide_from_bytes(stream), strict=True)]
         return total
 
-    def _streams(self, mask: Masking, purpose: str, n_bytes: int) -> Iterable[tuple[int, bytes]]:
-        nonce = hashlib.blake2b(repr((mask.step, purpose, mask.parties)).encode(), digest_size=12).digest()
+    def draw_parts(self, mask: Masking, purpose: str, said: bytes, like: Sequence[AnyArray]) -> Parts:
+        """The same for a vector of this form."""
+        self._check(mask, purpose)
+        total = [np.zeros_like(part) for part in like]
+        for sign, stream in self._streams((mask, purpose, said), n_bytes(like)):
+            drawn = of_stream(stream, like)
+            total = add([total, drawn]) if sign > 0 else subtract(total, drawn)
+        return total
+
+    def _streams(self, use: tuple[Masking, str, bytes], n_bytes: int) -> Iterable[tuple[int, bytes]]:
+        mask, purpose, said = use
+        nonce = hashlib.blake2b(repr((mask.step, purpose, mask.parties, said)).encode(), digest_size=12).digest()
         for other in mask.parties:
             if other != self.own:
-                yield (1 if self.own < other else -1), keystream(self.keys[other], n_bytes, nonce)
+                yield (1 if self.own < other else -1), self.streams[other].read(n_bytes, nonce)
 
-    def _check(self, mask: Masking, purpose: str) -> None:
-        if sorted(mask.parties) != sorted([self.own, *self.keys]) or not self.keys:
+    def check_parties(self, mask: Masking) -> None:
+        """Refuse a sum over others than those who exchanged keys."""
+        known = sorted([self.own, *self.streams])
+        if sorted(mask.parties) != known or not self.streams:
             raise PrivacyError(
                 f"Party {self.own!r} was asked for a sum over {mask.parties}: sums are over exactly those who "
-                f"exchanged keys, {sorted([self.own, *self.keys])}, and at least two. It sends nothing."
+                f"exchanged keys, {known}, and at least two. It sends nothing."
             )
+
+    def _check(self, mask: Masking, purpose: str) -> None:
+        self.check_parties(mask)
         if mask.step <= self.last.get(purpose, -1):
             raise PrivacyError(
                 f"Party {self.own!r} was asked for the same masks twice (step {mask.step}). It sends nothing."

@@ -1,7 +1,8 @@
-"""Which protections were really on: inferred from the messages that were sent, not from what was asked for.
+"""Which protections were really on: read from what every party noted of its own deeds, not from what it was asked.
 
-Every question and answer shows a little (`shows`): a search by names or by hash values, sums with masks or without. A
-transport counts that at the hub, a party's journal keeps it at the party, and `protections` reads it.
+A party notes at its exits what it does: masks added, noise added, rows sent under names (`Session.shown`). Its journal
+keeps that, and its last reply tells the hub (`Finished.shown`): the hub has the word of each party. `protections` reads
+it.
 """
 
 import math
@@ -10,9 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from simfl import messages as msg
-
 NO_HASHES = "No hash values were sent."
+NO_TREES = "No tree was built here, so no threshold was sent."
 ABOUT_HASHES = ("Blind matching", "Fewer hash values than columns (L < d)")
 MEANINGS = (  # of every protection: on, and off
     (
@@ -27,12 +27,12 @@ MEANINGS = (  # of every protection: on, and off
     ),
     (
         "Masked sums",
-        "All {sums} replies with sums were masked: the hub could read totals only.",
-        "{plain} of {sums} replies with sums were not masked: a sum over one row gives its label away.",
+        "All {sums} sets of sums left under masks: the hub could read totals only.",
+        "{plain} of {sums} sets of sums left without masks: a sum over one row gives its label away.",
     ),
     (
         "Small groups",
-        "Every sum onto a row was asked to hold at least {least:g} rows of each party, or none.",
+        "Every sum onto a row held at least {least:g} rows of each party, or none.",
         "A sum onto a row can hold a single row, and then gives its label away to the builder.",
     ),
     (
@@ -48,12 +48,39 @@ MEANINGS = (  # of every protection: on, and off
     ),
     (
         "No statistics of tree nodes",
-        "{trees} messages with trees: structure and leaf values, no counts of rows per node.",
+        "{trees} times trees were sent: structure and leaf values, no counts of rows per node.",
         "",
     ),
 )
-FACTS: dict[type, str] = {msg.HiddenRows: "names", msg.Hashes: "hash values", msg.Grown: "trees"}
-SUMS = (msg.RowSums, msg.LeafSums, msg.FeatureSums, msg.LabelSums)
+
+
+TOGETHER = {  # of trees that were grown together: on, and off, where it is something else
+    "Fresh ids": ("No row has a neighbour: no ids were sent.", ""),
+    "Masked sums": (
+        "All {sums} sets of numbers left under masks: the hub could read {totals}.",
+        "{plain} of {sums} sets of numbers left without masks: the hub could read each party's.",
+    ),
+    "Small groups": (
+        "Every sum held at least {least:g} rows of all parties, by counts with noise.",
+        "A sum can hold a single row, and then gives its label away to who reads the total.",
+    ),
+    "Noise (differential privacy)": ("", "Counts carry noise and sums are rounded, but not for an epsilon."),
+    "No statistics of tree nodes": (
+        "Readers announce trees to the other parties: splits, their gains and leaf values, no counts of rows per node.",
+        "",
+    ),
+}
+
+
+DRAWN = {  # of trees that were drawn at random, with epsilon
+    "Small groups": ("", "A sum can hold a single row: the noise hides it."),
+    "Shared cut points": ("Trees are drawn at random from ranges that the study declares.", ""),
+    "Noise (differential privacy)": (
+        "All that leaves because of rows are sums per leaf, with discrete noise for epsilon = {epsilon:g}.",
+        "",
+    ),
+    "No statistics of tree nodes": ("All parties work out the trees alike, from noisy totals.", ""),
+}
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,65 +91,43 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     meaning: str
 
 
-def shows(question: msg.Request, answer: msg.Reply) -> list[str]:
-    """What one question and its answer show.
-
-    >>> shows(msg.Settle(columns=[]), msg.Done())
-    []
-    """
-    found = _asked(question)
-    if isinstance(answer, SUMS) or getattr(answer, "scores", None) is not None:  # metrics are sums, too
-        found.append("masked sums" if getattr(question, "mask", None) is not None else "plain sums")
-    if isinstance(answer, msg.Description):
-        found.append(f"columns {answer.n_features}")
-    return found + [fact for kind, fact in FACTS.items() if isinstance(answer, kind)]
-
-
-def _asked(question: msg.Request) -> list[str]:
-    if isinstance(question, msg.SumOntoRows) and question.similar:
-        return ["fresh ids"]
-    if isinstance(question, msg.TakeSimilar) and question.similar:
-        return ["lasting ids"]
-    if isinstance(question, msg.Hash):
-        return [f"hashes {question.n_hashes}"]
-    if isinstance(question, msg.Start):
-        params = question.params
-        noise = "exact sums" if params.epsilon is None else f"epsilon {params.epsilon:g}"
-        return [f"min_group {params.min_group}", f"{params.cuts} cut points", noise]
-    return []
-
-
 def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Protection]:
-    """All protections, from how often each thing was shown. `guarded`: the unknown columns that L must stay below.
+    """All protections, from how often each thing was done. `guarded`: the unknown columns that L must stay below.
 
-    >>> [p.name for p in protections({"hash values": 3, "hashes 9": 3, "columns 8": 3, "masked sums": 9}) if p.on]
+    >>> shown = {"hash values": 3, "hashes 9": 3, "columns 8": 3, "masked sums": 9, "own cut points": 2}
+    >>> [p.name for p in protections(shown) if p.on]
     ['Masked sums', 'No statistics of tree nodes']
     """
     n = Counter(shown)
     columns = guarded if guarded is not None else min(_numbers(n, "columns"), default=math.inf)
     sums, least = n["masked sums"] + n["plain sums"], min(_numbers(n, "min_group"), default=1)
     epsilon, hashes = max(_numbers(n, "epsilon"), default=0.0), max(_numbers(n, "hashes"), default=0.0)
-    facts = {"sums": sums, "least": least, "epsilon": epsilon, "hashes": hashes, "columns": columns}
+    facts: dict[str, object] = {"sums": sums, "least": least, "epsilon": epsilon, "hashes": hashes, "columns": columns}
     facts |= {"sent": n["hash values"], "plain": n["plain sums"], "trees": n["trees"]}
+    facts["totals"] = "neither these nor their totals" if n["covered totals"] else "totals only"
+    together = n["grown together"] > 0
+    meanings = {name: (yes, no) for name, yes, no in MEANINGS} | (TOGETHER if together else {})
+    meanings |= DRAWN if n["drawn trees"] else {}
     is_on = (
         n["hash values"] == 0,
-        n["fresh ids"] > 0 and n["lasting ids"] == 0,
+        (n["fresh ids"] > 0 or together) and n["lasting ids"] == 0,
         sums > 0 and n["plain sums"] == 0,
         least > 1,
-        n["shared cut points"] > 0 and n["own cut points"] == 0,
+        n["own cut points"] == 0,
         epsilon > 0 and n["exact sums"] == 0,
         hashes < columns,
         True,  # a message has no field for them
     )
+    nothing = dict.fromkeys(ABOUT_HASHES, NO_HASHES) if not hashes else {}
+    nothing |= {"Shared cut points": NO_TREES} if not n["shared cut points"] else {}
     found = []
-    for (name, yes, no), on in zip(MEANINGS, is_on, strict=True):
-        nothing = on and not hashes and name in ABOUT_HASHES
-        found.append(
-            Protection(name=name, on=on, meaning=NO_HASHES if nothing else (yes if on else no).format(**facts))
-        )
+    for (name, *_), on in zip(MEANINGS, is_on, strict=True):
+        yes, no = meanings[name]
+        meaning = nothing.get(name, yes) if on else no
+        found.append(Protection(name=name, on=on, meaning=meaning.format(**facts)))
     return found
 
 
 def _numbers(shown: Mapping[str, int], name: str) -> list[float]:
-    """The numbers that were shown under a name."""
+    """The numbers that were noted under a name."""
     return [float(key.removeprefix(f"{name} ")) for key in shown if key.startswith(f"{name} ")]

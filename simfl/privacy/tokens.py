@@ -29,6 +29,11 @@ def secret_of(seed: int) -> bytes:
     return seed.to_bytes(SECRET_BYTES, "little")
 
 
+def private_of(seed: int, party: str) -> bytes:
+    """A seed in the place of what a party draws for itself, in the same way."""
+    return derive(secret_of(seed), "private", party)
+
+
 def direction_seed(secret: bytes) -> int:
     """The seed of the hash functions: all 256 bits of the secret."""
     return int.from_bytes(secret, "little")
@@ -41,8 +46,20 @@ def derive(secret: bytes, purpose: str, *parts: Any) -> bytes:
 
 def keystream(key: bytes, n_bytes: int, nonce: bytes = bytes(12)) -> bytes:
     """`n_bytes` of ChaCha20's key stream."""
-    encryptor = Cipher(algorithms.ChaCha20(key, bytes(4) + nonce), mode=None).encryptor()
-    return encryptor.update(bytes(n_bytes))
+    return KeyStream(key).read(n_bytes, nonce)
+
+
+class KeyStream:
+    """ChaCha20's key stream of one key, under many nonces: to set it up takes longer than to read a little of it."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher: Any = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+    def read(self, n_bytes: int, nonce: bytes) -> bytes:
+        """The first bytes under a nonce."""
+        self._cipher.reset_nonce(bytes(4) + nonce)
+        read: bytes = self._cipher.update(bytes(n_bytes))
+        return read
 
 
 def row_names(secret: bytes, party: str, search: int, n_rows: int) -> Names:

@@ -3,10 +3,11 @@
 import datetime
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from simfl.privacy.keys import Identity
+from simfl.storage import private_folder, write_atomically
 
 
 def name_of(text, role=None):
@@ -38,6 +39,19 @@ class Project:
         key = key or ec.generate_private_key(ec.SECP256R1())
         listed = self.revocations(revoked) if revoked else None
         return Identity(certificate(name, key, self.name, self.key, role=role, **more), key, self.root, listed)
+
+    def write_kit(self, name, folder, role="party"):
+        """The files of a site's identity, as its kit has them."""
+        made, pem = self.identity(name, role=role), serialization.Encoding.PEM
+        key = made.private_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        files = {
+            "client.crt": made.certificate.public_bytes(pem),
+            "client.key": key,
+            "rootCA.pem": self.root.public_bytes(pem),
+        }
+        private_folder(folder)
+        for file, content in files.items():
+            write_atomically(folder / file, content, private=True)
 
     def revocations(self, certificates):
         """The signed list of these certificates."""

@@ -7,13 +7,12 @@ from msgspec.structs import replace
 
 from simfl.errors import FileError, PrivacyError
 from simfl.messages import SignedKey
-from simfl.privacy.keys import Identity, Keys, sign, verify
+from simfl.privacy.keys import Identity, Keys, sign_key, verify_key
 from tests.privacy.authority import Project
 
 
 def signed(identity, name="north", key=b"public", run="r"):
-    signature, certificate = sign(identity, name, key, run)
-    return SignedKey(key=key, signature=signature, certificate=certificate)
+    return sign_key(identity, name, key, run)
 
 
 def exchanged(*names):
@@ -58,7 +57,7 @@ def test_a_signed_key_is_accepted(kind):
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else None
     project = Project()
     identity = project.identity("north", key)
-    assert verify(project.identity("reader"), "north", signed(identity), "r") is None  # raises if not
+    assert verify_key(project.identity("reader"), "north", signed(identity), "r") is None  # raises if not
 
 
 def test_a_key_that_the_party_did_not_sign_is_refused():
@@ -79,7 +78,7 @@ def test_a_key_that_the_party_did_not_sign_is_refused():
     }
     for fact, given in bad.items():
         with pytest.raises(PrivacyError, match=fact):
-            verify(project.identity("reader"), *given)
+            verify_key(project.identity("reader"), *given)
 
 
 def test_an_identity_is_read_from_a_kit(tmp_path):
@@ -91,7 +90,7 @@ def test_an_identity_is_read_from_a_kit(tmp_path):
     files[1].write_bytes(identity.private_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     files[2].write_bytes(project.root.public_bytes(pem))
     read = Identity.read(*files)
-    verify(read, "north", signed(read), "r")
+    verify_key(read, "north", signed(read), "r")
     assert "private" not in repr(read)
     files[1].write_bytes(b"")
     with pytest.raises(FileError, match=r"client\.crt"):
@@ -103,5 +102,5 @@ def test_a_revoked_certificate_is_refused():
     north = project.identity("north")
     reader = project.identity("reader", revoked=[north.certificate])
     with pytest.raises(PrivacyError, match="is revoked"):
-        verify(reader, "north", signed(north), "r")
-    assert verify(reader, "north", signed(project.identity("north")), "r") is None  # a new one counts
+        verify_key(reader, "north", signed(north), "r")
+    assert verify_key(reader, "north", signed(project.identity("north")), "r") is None  # a new one counts

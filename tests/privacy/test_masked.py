@@ -26,8 +26,8 @@ def parties(*sizes, objective="binary:logistic", d=6):
     return members
 
 
-def run(members, masked=True, must_mask=False, **more):
-    seen = recorded(members, secret=0, must_mask=must_mask)
+def run(members, masked=True, **more):
+    seen = recorded(members, secret=0)
     rematch = 0 if more.get("recipe") == "paper" else 3
     params = {"n_trees": 6, "max_depth": 3, "rematch": rematch, "random_state": 0} | more
     return seen, train(seen, masked=masked, **params)
@@ -160,12 +160,6 @@ def test_a_step_is_redone_among_those_present_with_new_masks():
 
 
 # --- what a party refuses --------------------------------------------------------------------------------------------
-
-
-def test_a_party_that_was_promised_masks_sends_nothing_without():
-    assert len(run(parties(60, 50), must_mask=True)[1].rounds) == 6
-    with pytest.raises(PrivacyError, match=r"Party 'p0' was asked for sums without masks"):
-        run(parties(60, 50), masked=False, must_mask=True)
 
 
 def test_a_party_never_sums_alone_nor_twice():

@@ -1,15 +1,19 @@
-"""Which protections were on is inferred from the messages."""
+"""Which protections were on is what the parties noted of their own deeds."""
 
 from collections import Counter
 from functools import cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import simfl
+from simfl import messages as msg
+from simfl import wire
+from simfl.errors import ProtocolError
 from simfl.privacy.observed import protections
 from simfl.transport.local import LocalTransport
-from tests.wire import sessions, train
+from tests.wire import Between, sessions, train
 
 FEW_HASHES = "Fewer hash values than columns (L < d)"
 SETTINGS = {
@@ -54,7 +58,7 @@ def on(shown, guarded=None):
         ("many hashes", {"Blind matching"}),
     ],
 )
-def test_what_was_on_is_seen_in_the_messages(setting, expected):
+def test_what_was_on_is_noted_by_the_parties(setting, expected):
     assert on(traffic(setting).observed()) == expected
 
 
@@ -75,3 +79,74 @@ def test_a_copy_of_the_traffic_shows_the_same():
     shown = traffic("as it comes").observed()
     assert shown
     assert traffic("as it comes").copy().observed() == shown
+
+
+# --- a hub whose questions claim protections -------------------------------------------------------------------------
+
+
+def noted(change=lambda question: question, **given):
+    """What p0 noted in a training whose questions to it were changed on their way."""
+    rng = np.random.default_rng(0)
+    tables = [rng.normal(size=(n, 6)).astype(np.float32) for n in (40, 30, 20)]
+    parties = [simfl.Party(f"p{i}", X, (X[:, 0] > 0).astype(int)) for i, X in enumerate(tables)]
+    first, *others = sessions(parties, secret=0)
+    transport = LocalTransport([Between(first, question=change), *others], 1)
+    train(transport, n_trees=4, max_depth=3, rematch=0, random_state=0, **given)
+    return first.shown
+
+
+def claims_shared_cuts(question):
+    """A start that claims shared cut points, and gives no grid."""
+    if isinstance(question, msg.Start):
+        return replace(question, params=replace(question.params, cuts="shared"))
+    return question
+
+
+def claims_fresh_ids(question):
+    """Ids for one tree, to a party that looked for its similar rows itself and goes on using those."""
+    if isinstance(question, msg.SumOntoRows):
+        ids = wire.pack(np.zeros(40, dtype=np.uint8))
+        return replace(question, similar=dict.fromkeys(question.builders, ids))
+    return question
+
+
+def claims_groups(question):
+    """Groups of five, of which none are summed where nothing is shared."""
+    if isinstance(question, msg.Start):
+        return replace(question, params=replace(question.params, min_group=5))
+    return question
+
+
+@pytest.mark.parametrize(
+    ("claim", "given", "name"),
+    [
+        (claims_shared_cuts, {}, "Shared cut points"),
+        (claims_fresh_ids, {"matching": "shared"}, "Fresh ids"),
+        (claims_groups, {"n_neighbors": 0}, "Small groups"),
+    ],
+)
+def test_a_question_that_claims_a_protection_changes_nothing(claim, given, name):
+    honest, claimed = noted(**given), noted(claim, **given)
+    assert name not in on(claimed)
+    assert protections(claimed) == protections(honest)
+
+
+def test_noise_and_masks_are_noted_where_they_are_added():
+    plain, noisy, masked = noted(), noted(epsilon=7.0), noted(masked=True)
+    assert plain["exact sums"] > 0 == plain["masked sums"]
+    assert noisy["epsilon 7"] == 2 + 4  # onto the rows of the two others, and per leaf of all four trees
+    assert "exact sums" not in noisy
+    assert masked["masked sums"] == plain["plain sums"] > 0 == masked["plain sums"]
+
+
+def test_a_party_that_built_no_tree_sent_no_threshold():
+    (cuts,) = (p for p in protections({"plain sums": 3}) if p.name == "Shared cut points")
+    assert (cuts.on, cuts.meaning) == (True, "No tree was built here, so no threshold was sent.")
+
+
+def test_the_hub_takes_a_partys_word_only_in_words_that_it_knows():
+    for fact in ("epsilon 1.5", "hashes 20", "epsilon 1e-05", "masked sums"):
+        assert wire.decode(wire.encode(msg.Finished(scores=None, shown={fact: 1}))).shown == {fact: 1}
+    for fact in ("epsilon", "epsilon x", "epsilon 1.1.1", "hashes -1", "masked sums\n", "anything"):
+        with pytest.raises(ProtocolError):
+            wire.decode(wire.encode(msg.Finished(scores=None, shown={fact: 1})))
