@@ -20,7 +20,7 @@ from msgspec import Meta
 from simfl.data.schema import Column
 from simfl.params import Objective, TrainParams
 
-VERSION = 3  # of the protocol: parties of different versions refuse each other
+VERSION = 6  # of the protocol: parties of different versions refuse each other
 
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # neither NaN nor infinite
 ClassLabel = bool | int | Finite | str
@@ -49,7 +49,7 @@ class Array(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag=True):
     """The base of all messages. The name of the class travels along."""
 
 
@@ -68,16 +68,34 @@ class TreeStructure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     goes_right: Array | None = None  # per such split one bit per level: 1 if it goes right
 
 
-class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished tree: the leaf values, and the structure unless the party has it already."""
+class Signed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A tree's builder signs it with the key of its certificate: nobody else can make one up.
+
+    What is signed: the run, the round, the builder, the tree's number among its trees of the round, the structure, and
+    the leaf values where the recipe takes the builder's.
+    """
+
+    round: Round
+    builder: str
+    signature: bytes
+    certificate: bytes | None = None  # with the builder's first tree after a start; receivers remember it
+
+
+class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A finished tree: the leaf values, and the structure unless the party has it already.
+
+    Values that the recipe takes from the builder are as it signed them: where several build at once, every party
+    shortens them itself (`training.schedule.shared_step`).
+    """
 
     values: Array  # per leaf
     structure: TreeStructure | None
+    signed: Signed | None = None  # beside the structure, where parties have certificates
 
 
-# Sums of numbers whose size nobody knows beforehand, as integers of 512 bits (`privacy/exact.py`): masked or not, they
-# travel in the same form. One row of eight words per number.
-WideSums = Array
+# A few sums of numbers whose size nobody knows beforehand: as doubles; masked, as integers of 512 bits, eight words per
+# number (`privacy/exact.py`).
+SmallSums = Array
 
 
 class Masking(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,10 +133,11 @@ class Describe(Message, frozen=True, kw_only=True):
     version: int
     validation_fraction: Finite
     seed: Seed
+    private: bool = False  # nothing is counted (joint with epsilon): the study declares columns, rows and classes
 
 
 class Description(Message, frozen=True, kw_only=True):
-    """Leaves the party: the form of its table, no content."""
+    """Leaves the party: the form of its table, no content. With `private` the numbers of rows are zero."""
 
     n_rows: Count
     n_validation_rows: Count
@@ -154,9 +173,10 @@ class DrawKey(Message, frozen=True, kw_only=True):
 
 
 class PublicKey(Message, frozen=True, kw_only=True):
-    """Leaves the party: the public half."""
+    """Leaves the party: the public half of a key pair that it has just drawn."""
 
     public: SignedKey
+    has_secret: bool = False  # it knows the parties' common secret already, and can pass it on
 
 
 class TakeKeys(Message, frozen=True, kw_only=True):
@@ -188,7 +208,7 @@ class FeatureSums(Message, frozen=True, kw_only=True):
     A category has one 0/1 feature per level, so that its sums are how often each level occurs.
     """
 
-    sums: WideSums
+    sums: SmallSums
 
 
 class Hash(Message, frozen=True, kw_only=True):
@@ -286,14 +306,16 @@ class Classes(Message, frozen=True, kw_only=True):
 class SumLabels(Message, frozen=True, kw_only=True):
     """Hub to party: sum up the weight of each of these classes (or your labels), and the weight of all rows."""
 
+    objective: Objective
+    settings: dict[str, float | str] = {}  # of the objective
     classes: list[ClassLabel] | None
     mask: Masking | None = None
 
 
 class LabelSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: these sums."""
+    """Leaves the party: the weight of each class (or the sum of its labels), and of all rows."""
 
-    sums: WideSums
+    sums: SmallSums
 
 
 class Start(Message, frozen=True, kw_only=True):
@@ -354,7 +376,7 @@ class RowSums(Message, frozen=True, kw_only=True):
     round: Round
     gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
     hessians: dict[str, Array]
-    scores: WideSums | None  # the metrics of the trees before; none under differential privacy
+    scores: SmallSums | None  # the metrics of the trees before; none under differential privacy
 
 
 class Grow(Message, frozen=True, kw_only=True):
@@ -377,7 +399,8 @@ class Grown(Message, frozen=True, kw_only=True):
     round: Round
     trees: list[TreeStructure]
     values: list[Array] | None
-    scores: WideSums | None
+    scores: SmallSums | None
+    signed: list[Signed] = []  # per tree, where the builder has a certificate
 
 
 class SumPerLeaf(Message, frozen=True, kw_only=True):
@@ -387,6 +410,7 @@ class SumPerLeaf(Message, frozen=True, kw_only=True):
     trees: list[TreeStructure]
     exponents: tuple[Exponent, Exponent]
     mask: Masking | None = None
+    signed: list[Signed | None] = []  # per tree
 
 
 class LeafSums(Message, frozen=True, kw_only=True):
@@ -404,14 +428,138 @@ class Finish(Message, frozen=True, kw_only=True):
     mask: Masking | None = None
 
 
-class Finished(Message, frozen=True, kw_only=True):
-    """Leaves the party: the metrics after the last tree."""
+# What a party did to what it sent, and how often: `privacy/observed.py` reads it.
+Fact = Annotated[
+    str,
+    Meta(
+        pattern=r"^(names|hash values|trees|grown together|drawn trees|covered totals|(fresh|lasting) ids"
+        r"|(masked|plain|exact) sums"
+        r"|(own|shared) cut points"
+        r"|(columns|hashes|min_group|epsilon) [0-9]{1,12}(\.[0-9]{1,12})?(e[+-]?[0-9]{1,2})?)\Z"
+    ),
+]
 
-    scores: WideSums | None
+
+class Finished(Message, frozen=True, kw_only=True):
+    """Leaves the party: the metrics after the last tree, and which protections it applied."""
+
+    scores: SmallSums | None
+    shown: dict[Fact, Count] = {}
+
+
+# --- trees grown together (recipe="joint") ----------------------------------------------------------------------------
+#
+# The hub adds vectors of integers, and passes on what follows from their total. What the numbers mean (labels, counts,
+# gradients per cell) only the parties know: every vector is masked, and so is the total.
+
+Parts = list[Array]  # u1, u2, u4 and u8, added modulo their size; u8 of shape (n, 8): wide sums
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a reader decided from a total, for the parties alone: encrypted with a key from their secret."""
+
+    sealed: bytes
+    signature: bytes | None = None  # of run, step and what is sealed, by the reader's certificate, where it has one
+    certificate: bytes | None = None  # with the reader's first announcement after a start
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What followed from an addition: the total, where all parties read it, or what its reader announced."""
+
+    step: Round
+    exchange: bytes  # a digest of the public keys under which the vectors were masked; empty where they were not
+    total: Parts | None = None
+    reader: str | None = None
+    announced: Announcement | None = None
+
+
+class StartTogether(Message, frozen=True, kw_only=True):
+    """Hub to party: trees are grown together by these parties, after what followed from earlier additions.
+
+    With `masked` a vector looks random, and only the total over all these parties means something. Unless the study
+    lets the hub see totals, they carry a mask that the hub does not know.
+    """
+
+    params: TrainParams
+    classes: list[ClassLabel] | None
+    parties: list[str]  # who is present, in the common order
+    masked: bool
+    kept: list[Result] = []  # of labels and cuts, and the end of every batch of trees
+    warm_start: list[AdoptedTree] = []  # the trees of an earlier model that this training continues from
+    base_score: list[Finite] = []  # of that model
+    cuts_only: bool = False  # only agree on cut points, for later trainings
+
+
+class Add(Message, frozen=True, kw_only=True):
+    """Hub to party: this followed from the last addition; contribute to the next."""
+
+    step: Round  # grows: no mask is used twice
+    result: Result | None = None  # none in the first step after a start
+
+
+class Addend(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Leaves the party: its vector for this step (masked), and where it stands, which must be the same at all parties.
+
+    `metrics` are sent only where the hub may see totals.
+    """
+
+    step: Round
+    parts: Parts  # none when the training is finished, and none of the step's reader: its own numbers stay with it
+    exchange: bytes  # a digest of the public keys that it was given; empty where nothing is masked
+    digest: bytes  # of all that it has applied so far, with a key that the hub does not have
+    name: str  # of the step, for people
+    n_trees: Count  # rounds that are finished
+    reader: str | None = None  # who reads the total; None: all parties
+    next_reader: str | None = None  # who reads the next one, where that is certain: the hub asks it last, with `Read`
+    keep: bool = False  # what was passed on with the question is needed by those who come later
+    announced: Announcement | None = None  # from the first party, where all read: the end of a batch, to be kept
+    finished: bool = False
+    metrics: list[tuple[dict[str, Finite], dict[str, Finite]]] = []  # of new rounds: training and validation rows
+    shown: dict[Fact, Count] = {}  # at the end: what it really did to what it sent (`privacy/observed.py`)
+
+
+class Read(Message, frozen=True, kw_only=True):
+    """Hub to party: you are the reader of this step. This is the total of the others; announce what follows from it.
+
+    The hub never has the whole total: the reader adds its own numbers.
+    """
+
+    step: Round
+    others: Parts
+    result: Result | None = None  # what followed from the last addition, unless the reader has it already
+
+
+class Announced(Message, frozen=True, kw_only=True):
+    """Leaves the party: what it decided as the reader (split points, leaf values), for the other parties alone.
+
+    It follows its own decision at once, so that its part of the next addition comes along.
+    """
+
+    step: Round
+    announcement: Announcement
+    addend: Addend
+
+
+class SendModel(Message, frozen=True, kw_only=True):
+    """Hub to party: seal the model for its receiver, who ordered the training. Without one the hub itself gets it."""
+
+    receiver: SignedKey | None
+
+
+class SealedModel(Message, frozen=True, kw_only=True):
+    """Leaves the party: the model and the metrics of its trees, encrypted for the receiver."""
+
+    sealed: bytes
+
+
+# --- the end of a run ------------------------------------------------------------------------------------------------
 
 
 class TakeModel(Message, frozen=True, kw_only=True):
-    """Hub to party: this is the model, an XGBoost file, and how it came about."""
+    """Hub to party: this is the model, an XGBoost file, and how it came about.
+
+    Trees that were grown together come without a model: every party has built it by itself.
+    """
 
     model: bytes
     history: bytes
@@ -438,6 +586,10 @@ Request = (
     | Grow
     | SumPerLeaf
     | Finish
+    | StartTogether
+    | Add
+    | Read
+    | SendModel
     | TakeModel
 )
 Reply = (
@@ -458,4 +610,7 @@ Reply = (
     | Grown
     | LeafSums
     | Finished
+    | Addend
+    | Announced
+    | SealedModel
 )

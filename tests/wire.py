@@ -10,9 +10,13 @@ import numpy as np
 
 import simfl
 from simfl import hub, wire
+from simfl import messages as msg
+from simfl import model as models
+from simfl.errors import PartyLost
 from simfl.hub.journal import open_journal
 from simfl.params import prepare_params, split, train_params
 from simfl.party import Session
+from simfl.privacy import boxes
 from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
 
@@ -30,7 +34,7 @@ def parties(*sizes, **more):
 # --- parties that answer ---------------------------------------------------------------------------------------------
 
 
-def sessions(members, secret=None, identity=None, folder=None, must_mask=False):
+def sessions(members, secret=None, identity=None, folder=None):
     """What answers for each party in one run, from the start. `secret`: the seed of what the parties share."""
     if folder:
         for member in members:
@@ -40,7 +44,6 @@ def sessions(members, secret=None, identity=None, folder=None, must_mask=False):
             member,
             secret=None if secret is None else secret_of(secret),
             identity=identity and identity(member.name),
-            must_mask=must_mask,
             folder=folder and folder / member.name,
         )
         for member in members
@@ -101,6 +104,18 @@ class Between:
         return self.reply(self.session.handle(self.question(message)))
 
 
+def lose(session, after):
+    """A party that stops answering after some steps."""
+    left = iter(range(after))
+
+    def question(message):
+        if isinstance(message, msg.Add) and next(left, None) is None:
+            raise PartyLost([session.name], "it is gone")
+        return message
+
+    return Between(session, question)
+
+
 class Playback:
     """Answers for a party with the replies of an earlier run, in their order: shows the hub alone."""
 
@@ -147,3 +162,27 @@ def model_bits(model):
     saved = json.loads(model.booster.save_raw("json"))
     saved["learner"].pop("attributes", None)
     return saved
+
+
+# --- trees grown together --------------------------------------------------------------------------------------------
+
+
+def joint_sessions(members, secret=3, folder=None, **given):
+    """As `sessions`; what every party draws for itself follows from its name, unless its folder keeps it."""
+    made = sessions(members, secret=secret, folder=folder, **given)
+    for session in made:
+        if folder is None or not any(session.folder.glob("*.key")):
+            session.private = session.name.encode().ljust(32)
+    return made
+
+
+def grow_together(transport, journal=None, callbacks=(), min_parties=None, **params):
+    """The joint recipe, as the hub runs it, and the model as its receiver opens it."""
+    first, second = split({"recipe": "joint"} | params)
+    prepared, checked = hub.prepare(transport, prepare_params(**first)), train_params(**second)
+    key = boxes.new_key() if checked.masked and checked.hub_sees == "nothing" else None
+    order = hub.JointOrder(key and msg.SignedKey(key=boxes.public_half(key)))
+    recovery = hub.Recovery(journal or hub.open_joint_journal(), min_parties)
+    grown = hub.train_together(transport, prepared, checked, order, callbacks=callbacks, recovery=recovery)
+    data = boxes.open_box(key, grown.sealed) if key else grown.sealed
+    return grown, models.from_bytes(data, "The sealed model")

@@ -14,7 +14,7 @@ from simfl import messages as msg
 from simfl.data.schema import Column, Schema, agree
 from simfl.errors import DataError, PrivacyError
 from simfl.hub.asking import ask_all, ask_each, refuse_unless, sent_by
-from simfl.params import PrepareParams, TrainParams
+from simfl.params import PrepareParams, TrainParams, is_private
 from simfl.transport.base import Transport
 
 
@@ -36,7 +36,7 @@ def describe(
     described = ask_all(transport, description_request(params, seed), msg.Description)
     for party, reply in described.items():
         with sent_by(party):
-            refuse_unless(reply.n_rows > 0, "a table without rows")
+            refuse_unless(reply.n_rows > 0 or is_private(params), "a table without rows")
     check_same_form(described)
     own = {party: Schema(tuple(d.columns)) for party, d in described.items() if d.columns is not None}
     if not own:
@@ -48,7 +48,8 @@ def describe(
 
 def description_request(params: PrepareParams, seed: int) -> msg.Describe:
     """The question for a party's table."""
-    return msg.Describe(version=msg.VERSION, validation_fraction=params.validation_fraction, seed=seed)
+    share = params.validation_fraction
+    return msg.Describe(version=msg.VERSION, validation_fraction=share, seed=seed, private=is_private(params))
 
 
 def settle(transport: Transport, schema: Schema, parties: Sequence[str]) -> None:
@@ -117,11 +118,12 @@ def exchange_keys(transport: Transport) -> None:
     """Let all parties that are present agree on new keys."""
     drawn = ask_all(transport, msg.DrawKey(), msg.PublicKey)
     keys = {party: reply.public for party, reply in drawn.items()}
-    first, others = transport.parties[0], transport.parties[1:]
+    first = next((party for party, reply in drawn.items() if reply.has_secret), transport.parties[0])
+    others = [party for party in transport.parties if party != first]
     question = msg.TakeKeys(keys=keys, first=first, sealed=None)
     sealed = ask_each(transport, {first: question}, msg.SealedSecret)[first].sealed
-    if sealed and set(sealed) != set(others):  # nothing is sealed where every party has the secret already
-        raise DataError(f"Party {first!r} sealed the secret for {sorted(sealed)} where {sorted(others)} belong.")
+    with sent_by(first):  # nothing is sealed where every party has the secret already
+        refuse_unless(not sealed or set(sealed) == set(others), f"a secret sealed for {sorted(sealed)}")
     questions = {party: msgspec.structs.replace(question, sealed=sealed.get(party)) for party in others}
     ask_each(transport, questions, msg.SealedSecret)
 

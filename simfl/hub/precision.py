@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from simfl import messages as msg
-from simfl.arrays import Doubles
+from simfl.arrays import Longs
 from simfl.errors import DataError
 from simfl.hub.asking import refuse_unless
-from simfl.params import MAX_WEIGHT, Objective, TrainParams
+from simfl.params import MAX_WEIGHT, TrainParams
 from simfl.privacy.exact import FINE_ENOUGH, LEAF_BITS, ROW_BITS, SHORT_BITS, power_above, resolution
 from simfl.privacy.noise import REACH, Noise
 from simfl.training.groups import SPREAD
-from simfl.training.losses import GROWTH, LOSSES
+from simfl.training.losses import GROWTH, loss_of
 
 COARSEST = 0.25  # of a party's largest gradient: with coarser digits next to nothing is left of its sums
 RAREST = 1e-6  # no class is rarer: a leaf of one class alone then moves the margin by up to its inverse
@@ -71,11 +71,8 @@ class Precision:
     @cached_property  # asked for by every party's sums of every tree
     def per_leaf(self) -> Exponents:
         """Sums per leaf are bounded by the sums over all rows."""
-        far = self.noise.leaf if self.noise else (0.0, 0.0)
-        return (
-            resolution((s.total_gradient + REACH * far[0] for s in self.started.values()), LEAF_BITS),
-            resolution((s.total_hessian + REACH * far[1] for s in self.started.values()), LEAF_BITS),
-        )
+        gradients, hessians = zip(*self._leaf_bounds.values(), strict=True)
+        return resolution(gradients, LEAF_BITS), resolution(hessians, LEAF_BITS)
 
     @property
     def least_hessian(self) -> float:
@@ -84,24 +81,40 @@ class Precision:
 
     # --- what can be -------------------------------------------------------------------------------------------------
 
-    def check_leaf_sums(self, G: Doubles, H: Doubles, parties: Sequence[str]) -> None:
-        """Refuse sums per leaf of these parties that are beyond what they announced."""
+    @cached_property
+    def _leaf_bounds(self) -> dict[str, tuple[float, float]]:
+        """Per party: how large its sums of gradients and of hessians in a leaf can be, noise included."""
         far = self.noise.leaf if self.noise else (0.0, 0.0)
-        most_gradient = sum(self.started[party].total_gradient + REACH * far[0] for party in parties)
-        most_hessian = sum(self.started[party].total_hessian + REACH * far[1] for party in parties)
-        largest, least = float(np.abs(G).max()), float(H.min())
+        return {
+            party: (s.total_gradient + REACH * far[0], s.total_hessian + REACH * far[1])
+            for party, s in self.started.items()
+        }
+
+    def are_possible(self, lowest: Longs, highest: Longs, parties: Sequence[str]) -> bool:
+        """Whether no party's sums per leaf can be refused: all of them at once, as every tree is checked."""
+        most = np.ldexp([self._leaf_bounds[party] for party in parties], [-unit for unit in self.per_leaf])
+        least = -most if self.noise else most * (-1, 0)
+        return bool((lowest >= least).all() and (highest <= most).all())
+
+    def check_leaf_sums(self, lowest: Sequence[int], highest: Sequence[int], parties: Sequence[str]) -> None:
+        """Refuse sums of these parties beyond what they announced: the extremes of gradients and of hessians."""
+        most_gradient, most_hessian = map(sum, zip(*(self._leaf_bounds[party] for party in parties), strict=True))
+        unit = self.per_leaf
+        largest = math.ldexp(max(highest[0], -lowest[0]), unit[0])
+        least, most = math.ldexp(lowest[1], unit[1]), math.ldexp(highest[1], unit[1])
         refuse_unless(largest <= most_gradient, f"gradients in a leaf of {largest:g}, announced were {most_gradient:g}")
-        refuse_unless(H.max() <= most_hessian, f"hessians in a leaf of {H.max():g}, announced were {most_hessian:g}")
+        refuse_unless(most <= most_hessian, f"hessians in a leaf of {most:g}, announced were {most_hessian:g}")
         refuse_unless(self.noise is not None or least >= 0, f"hessians in a leaf of {least:g}")
 
     def most_leaf_value(self, params: TrainParams) -> float:
         """How large a leaf value can be that a builder found by itself.
 
-        For numbers it is a mean of residuals, and the parties announced how large these can become. For classes it is
+        Of squared errors it is a mean of residuals, and the parties announced how large these can become. Else it is
         gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class allows.
         """
         bounds = self.started.values()
-        if not LOSSES[params.objective].classifies:
+        gradient, hessian = loss_of(params).limits
+        if math.isinf(gradient) and math.isfinite(hessian):
             step = GROWTH * max(s.gradient / s.hessian if s.hessian else 0.0 for s in bounds)
         else:
             total = sum(s.total_gradient for s in bounds)
@@ -109,19 +122,20 @@ class Precision:
         return ROUNDING * params.learning_rate * min(step, params.max_delta_step or math.inf)
 
 
-def check_bounds(reply: msg.Started, n_rows: int, objective: Objective) -> None:
+def check_bounds(reply: msg.Started, n_rows: int, params: TrainParams) -> None:
     """Refuse bounds that cannot be: they follow from the objective, the number of rows and the largest weight."""
     bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
     powers = all(bound == 0 or math.frexp(bound)[0] == 0.5 for bound in bounds)
     refuse_unless(min(bounds) >= 0 and powers, f"the bounds {bounds}")
-    gradient, hessian = LOSSES[objective].bounds(np.empty((0, 1), np.float32), np.empty(0, np.float32))
-    largest = float(np.finfo(np.float32).max)
-    most = power_above(MAX_WEIGHT * (gradient or GROWTH * largest)), power_above(MAX_WEIGHT * hessian)
+    limits, largest = loss_of(params).limits, float(np.finfo(np.float32).max)
+    most = [power_above(MAX_WEIGHT * (GROWTH * largest if math.isinf(limit) else limit)) for limit in limits]
     for bound, total, limit in zip(bounds[:2], bounds[2:], most, strict=True):
         refuse_unless(bound <= limit, f"a bound of {bound:g} for one row, where {limit:g} is possible")
         refuse_unless(
             bound <= total <= power_above(n_rows * bound), f"a bound of {total:g} for {n_rows} rows of up to {bound:g}"
         )
-    if gradient:  # bounded for a weight of one: both follow from the largest weight
-        fits = reply.gradient * hessian == reply.hessian * gradient
+    gradient, hessian = limits
+    if math.isfinite(gradient * hessian):  # bounded for a weight of one: both follow from the largest weight
+        one, other = reply.gradient * hessian, reply.hessian * gradient
+        fits = one <= 2 * other and other <= 2 * one  # powers of two above what they are
         refuse_unless(fits, f"bounds of {reply.gradient:g} and {reply.hessian:g} that do not belong together")

@@ -11,15 +11,14 @@ from simfl import wire
 from simfl.callbacks import logger
 from simfl.data.schema import Schema
 from simfl.hub import blind
-from simfl.hub.asking import ask_all, wide_sums
+from simfl.hub.asking import ask_all, small_total
 from simfl.hub.handshake import MaskSteps, agree_on_masks, describe, exchange_keys, fresh_seed, have_a_secret
 from simfl.hub.matching import Matching
-from simfl.params import PrepareParams
+from simfl.params import PrepareParams, hashed_columns
 from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
-from simfl.privacy.exact import wide_total
-from simfl.privacy.guard import check_hashes, default_hashes
+from simfl.privacy.guard import check_hashes, n_hashes_of
 from simfl.transport.base import Transport
 
 
@@ -39,6 +38,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     most_uses: dict[str, int] = {}  # party -> the largest number of its rows that resemble the same row
     seconds: float = 0.0
     neighbours: blind.Neighbours | None = None
+    agreed: list[msg.Result] = []  # on cut points, as the parties sealed it: trees grown together
 
     @property
     def rows(self) -> dict[str, int]:
@@ -53,7 +53,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expansion(self) -> Expansion:
         """How every party lays its columns out for hashing. The condition L < d counts the columns before that."""
-        return Expansion(self.schema.n_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
+        return Expansion(self.schema.hashed_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
 
     def matching(self, transport: Transport, seed: int, progress: Progress | None = None) -> Matching:
         """How similar rows are found among these parties."""
@@ -80,7 +80,7 @@ def prepare(transport: Transport, params: PrepareParams, progress: Progress | No
         if params.matching == "blind" and not masks.on and not have_a_secret(described):
             exchange_keys(transport)
         prepared = _find_similar_rows(transport, prepared, masks, progress)
-    logger.info("Stage 1 is done: %d parties, %d hash values per row", len(described), prepared.n_hashes)
+    logger.info("stage 1 is done: %d parties, %d hash values per row", len(described), prepared.n_hashes)
     return msgspec.structs.replace(prepared, seconds=time.perf_counter() - begun)
 
 
@@ -88,8 +88,8 @@ def _find_similar_rows(
     transport: Transport, prepared: Prepared, masks: MaskSteps, progress: Progress | None
 ) -> Prepared:
     params = prepared.params
-    guarded = params.original_features or prepared.n_features
-    n_hashes = params.n_hashes or max(default_hashes(guarded, params.known_features), 1)
+    guarded = params.original_features or hashed_columns(params, prepared.n_features)
+    n_hashes = n_hashes_of(params, prepared.n_features)
     check_hashes(n_hashes, guarded, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
     # Step 1: a common scale.
     scale = _scale(transport, prepared, masks)
@@ -127,5 +127,6 @@ def _scale(transport: Transport, prepared: Prepared, masks: MaskSteps) -> Scale:
 def total_moments(transport: Transport, d: int, masks: MaskSteps) -> Moments:
     """The moments of d features over all parties."""
     replies = ask_all(transport, msg.SumFeatures(mask=masks.next()), msg.FeatureSums)
-    total = np.array(wide_total(wide_sums({party: reply.sums for party, reply in replies.items()}, 3 * d)))
+    sums = {party: reply.sums for party, reply in replies.items()}
+    total = np.array(small_total(sums, 3 * d, masked=masks.on))
     return Moments(total[:d], total[d : 2 * d], total[2 * d :])

@@ -21,7 +21,7 @@ from simfl import wire
 from simfl.arrays import AnyArray, Doubles
 from simfl.errors import ProtocolError
 from simfl.hub import blind
-from simfl.hub.asking import ask_all, ask_each, check_round, refuse_unless, sent_by, wide_sums
+from simfl.hub.asking import ask_all, ask_each, check_round, refuse_unless, sent_by, small_total
 from simfl.hub.handshake import MaskSteps, agree_on_masks
 from simfl.hub.journal import Entry, Grew, Rematched
 from simfl.hub.labels import Labels
@@ -31,10 +31,11 @@ from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
 from simfl.preprocessing.scaling import Scale
-from simfl.privacy.exact import ROW_BITS, from_ints, int_type, wide_total
-from simfl.privacy.noise import plan
-from simfl.training.losses import LOSSES
+from simfl.privacy.exact import ROW_BITS, add_up, from_ints, int_type
+from simfl.privacy.noise import plan_noise
+from simfl.training.losses import loss_of
 from simfl.training.pruning import gain_of_features, keep_all, prune
+from simfl.training.schedule import n_rounds, shared_step
 from simfl.training.trees import Tree
 from simfl.transport.base import Transport
 
@@ -54,9 +55,8 @@ class Plan:
 
     @property
     def n_rounds(self) -> int:
-        """Where all parties build at once, a round brings a tree from each."""
-        trees, n = self.params.n_trees, len(self.prepared.parties)
-        return -(-trees // n) if self.params.turns == "all" else trees
+        """How many rounds there are."""
+        return n_rounds(self.params.turns, self.params.n_trees, len(self.prepared.parties))
 
 
 class Turn(NamedTuple):
@@ -96,9 +96,9 @@ class Rounds:
         started = ask_all(self.transport, self._start_request(), msg.Started)
         for party, reply in started.items():
             with sent_by(party):
-                check_bounds(reply, prepared.rows[party], params.objective)
-        noise = plan(params, self.plan.n_rounds, n_parties, shares_rows=prepared.has_similar_rows)
-        self.precision = Precision(started, params.min_group, noise)
+                check_bounds(reply, prepared.rows[party], params)
+        noise = plan_noise(params, self.plan.n_rounds, n_parties, shares_rows=prepared.has_similar_rows)
+        self.precision = Precision(started, params.min_group or 1, noise)
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 
     def _start_request(self) -> msg.Start:
@@ -107,7 +107,7 @@ class Rounds:
             params=params,
             seed=self.plan.seed,
             classes=labels.classes,
-            base_margin=LOSSES[params.objective].margin(labels.base_score).tolist(),
+            base_margin=loss_of(params).margin(labels.base_score).tolist(),
             remember=prepared.n_hashes if params.rematch else 0,
             n_parties=len(self.transport.parties),
             n_rounds=self.plan.n_rounds,
@@ -130,7 +130,7 @@ class Rounds:
         if not self.state.stopped:
             self._value_leaves(turn, grown)
 
-    def _collect_row_sums(self, turn: Turn) -> tuple[dict[str, RowTotals], dict[str, msg.WideSums | None]]:
+    def _collect_row_sums(self, turn: Turn) -> tuple[dict[str, RowTotals], dict[str, msg.SmallSums | None]]:
         """Step 1: all but a sole builder sum their gradients onto the builders' rows."""
         question = msg.SumOntoRows(
             round=turn.round,
@@ -172,6 +172,8 @@ class Rounds:
         """
         prepared, matched = self.plan.prepared, self.state.matched
         asked = {builder for builder in builders if builder != party} if prepared.has_similar_rows else set()
+        if reply.gradients.keys() == asked == reply.hessians.keys():
+            return
         known = set(matched.parties if matched else prepared.parties)
         needed = asked & known if party in known else set()
         for found in (set(reply.gradients), set(reply.hessians)):
@@ -218,6 +220,8 @@ class Rounds:
             with sent_by(party):
                 check_round(reply, turn.round)
                 self._check_trees(reply)
+                own = all((s.builder, s.round) == (party, turn.round) for s in reply.signed)
+                refuse_unless(own and len(reply.signed) in (0, len(reply.trees)), "signatures of other trees")
         return grown
 
     def _check_trees(self, reply: msg.Grown) -> None:
@@ -241,11 +245,14 @@ class Rounds:
         step = shared_step(self.plan.params.learning_rate, len(grown))
         if self.plan.params.leaf_values == "builder":
             packed = [values for reply in grown.values() for values in reply.values or []]
-            values = [step * wire.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
-            finished, gains = [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)], None
+            values = [wire.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
+            finished, gains = [t.with_leaf_values(step * v) for t, v in zip(trees, values, strict=True)], None
         else:
-            finished, values, gains = self._exact_values(turn, trees, structures, step)
-        adopted = [msg.AdoptedTree(values=wire.pack(v), structure=s) for v, s in zip(values, structures, strict=True)]
+            finished, values, gains = self._exact_values(turn, trees, grown, step)
+        adopted = [
+            msg.AdoptedTree(values=wire.pack(v), structure=structure, signed=signed)
+            for v, structure, signed in zip(values, structures, _signed(grown), strict=True)
+        ]
         entry = Grew(
             round=len(self.state.rounds),
             turn=turn.round,
@@ -258,14 +265,20 @@ class Rounds:
         self.events.record(entry)
         # Who summed per leaf knows the structures already.
         known = self.plan.params.leaf_values != "builder"
-        self.previous = [msgspec.structs.replace(a, structure=None) if known else a for a in adopted]
+        self.previous = [msg.AdoptedTree(values=a.values, structure=None) if known else a for a in adopted]
 
     def _exact_values(
-        self, turn: Turn, trees: Sequence[Tree], structures: list[msg.TreeStructure], step: np.float32
+        self, turn: Turn, trees: Sequence[Tree], grown: Mapping[str, msg.Grown], step: np.float32
     ) -> tuple[list[Tree], list[AnyArray], list[float]]:
         """From the sums of all parties: the trees as the model keeps them, their values before pruning, the gains."""
         exponents = self.precision.per_leaf
-        question = msg.SumPerLeaf(round=turn.round, trees=structures, exponents=exponents, mask=self.masks.next())
+        question = msg.SumPerLeaf(
+            round=turn.round,
+            trees=[tree for reply in grown.values() for tree in reply.trees],
+            exponents=exponents,
+            mask=self.masks.next(),
+            signed=_signed(grown) if any(reply.signed for reply in grown.values()) else [],
+        )
         replies = ask_all(self.transport, question, msg.LeafSums)
         for party, reply in replies.items():
             with sent_by(party):
@@ -285,27 +298,32 @@ class Rounds:
 
     def _leaf_totals(self, sums: Mapping[str, tuple[msg.Array, msg.Array]], n_leaves: int) -> tuple[Doubles, Doubles]:
         """Gradients and hessians of all parties in the leaves of a tree, if they can be. Masked, only the total can."""
-        added = np.zeros((2, n_leaves), dtype=np.uint64)  # modulo 2 ** 64, in which masks cancel
-        for party, both in sums.items():
+        each = np.empty((len(sums), 2, n_leaves), dtype=np.int64)
+        for own, (party, both) in zip(each, sums.items(), strict=True):
             with sent_by(party):
-                own = np.stack([wire.unpack(array, "i8", (n_leaves,)).view(np.uint64) for array in both])
-                if not self.masks.on:
-                    self.precision.check_leaf_sums(*self._real(own), [party])
-            added += own
-        total = self._real(added)
+                own[0], own[1] = (wire.unpack(array, "i8", (n_leaves,)) for array in both)
+        if not self.masks.on:
+            self._check_each(each, list(sums))
+        total = each.sum(axis=0)  # modulo 2 ** 64, in which masks cancel
         try:
-            self.precision.check_leaf_sums(*total, list(sums))
+            self.precision.check_leaf_sums(total.min(axis=1).tolist(), total.max(axis=1).tolist(), list(sums))
         except ProtocolError as error:
             raise ProtocolError(
                 f"The sums per leaf of all parties are not possible in round {len(self.state.rounds)}: "
-                f"{str(error).removesuffix('.')}. Some party sends false sums, and masks hide which one."
+                f"{str(error).removesuffix('.')}. Some party sends false sums, and masks hide which one. Have "
+                "every party check its labels and weights."
             ) from None
-        return total
+        exponents = self.precision.per_leaf
+        return from_ints(total[0], exponents[0]), from_ints(total[1], exponents[1])
 
-    def _real(self, sums: AnyArray) -> tuple[Doubles, Doubles]:
-        """Gradients and hessians as real numbers."""
-        (G, H), exponents = sums.view(np.int64), self.precision.per_leaf
-        return from_ints(G, exponents[0]), from_ints(H, exponents[1])
+    def _check_each(self, sums: AnyArray, parties: Sequence[str]) -> None:
+        """Refuse sums per leaf beyond what their party announced."""
+        lowest, highest = sums.min(axis=2), sums.max(axis=2)
+        if self.precision.are_possible(lowest, highest, parties):
+            return
+        for party, low, high in zip(parties, lowest.tolist(), highest.tolist(), strict=True):
+            with sent_by(party):
+                self.precision.check_leaf_sums(low, high, [party])
 
     def finish(self) -> None:
         """The last trees and their metrics."""
@@ -314,15 +332,16 @@ class Rounds:
         self.previous = []
         self._score({party: reply.scores for party, reply in replies.items()})
 
-    def _score(self, scores: Mapping[str, msg.WideSums | None]) -> None:
+    def _score(self, scores: Mapping[str, msg.SmallSums | None]) -> None:
         """The metrics of the trees before came in with the replies."""
         if len(self.state.history) == len(self.state.rounds):
             return  # there are no trees before, or they are scored already
-        loss = LOSSES[self.plan.params.objective]
-        half = len(loss.metrics) + 1
-        total = wide_total(wide_sums(scores, 2 * half)) or [0.0] * 2 * half  # none are sent under differential privacy
+        loss = loss_of(self.plan.params)
+        half = len(loss.sums) + 1
+        found = small_total(scores, 2 * half, masked=self.masks.on)
+        total = found or [0.0] * 2 * half  # none are sent under differential privacy
         train, validation = (
-            loss.finish(dict(zip(loss.metrics, sums[:-1], strict=True)), sums[-1]) if sums[-1] else {}
+            loss.finish(dict(zip(loss.sums, sums[:-1], strict=True)), sums[-1]) if sums[-1] else {}
             for sums in (total[:half], total[half:])
         )
         self.events.score(train, validation)
@@ -384,16 +403,10 @@ class Rounds:
         self.row_precision = self.precision.onto_rows(then.most_uses)
 
 
-def shared_step(learning_rate: float, n_builders: int) -> np.float32:
-    """The part of its own step that each of several trees takes that were built at once.
-
-    They all point the same way. Together they go as far as n trees would go one after the other.
-
-    >>> float(shared_step(0.1, 1)), round(float(shared_step(0.1, 10)), 2)
-    (1.0, 0.65)
-    """
-    together = 1 - max(1 - learning_rate, 0.0) ** n_builders
-    return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
+def _signed(grown: Mapping[str, msg.Grown]) -> list[msg.Signed | None]:
+    """Per tree of a round its builder's signature, if it has a certificate. Only parties can check it."""
+    unsigned: list[msg.Signed | None] = [None]
+    return [signed for reply in grown.values() for signed in reply.signed or unsigned * len(reply.trees)]
 
 
 def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
@@ -410,9 +423,7 @@ def _add(arrays: Mapping[str, msg.Array], bits: int, *, shape: tuple[int, int], 
     total = np.zeros(shape, dtype=np.uint32)
     for party, array in arrays.items():
         with sent_by(party):
-            values = wire.unpack(array, int_type(bits), shape)
+            largest = add_up(total, wire.unpack(array, int_type(bits), shape))
             if n_parties:
-                largest = max(int(values.max()), -int(values.min()))
                 refuse_unless(largest <= 2**bits // n_parties, "sums onto rows beyond the bounds that were announced")
-        total += values.view(np.uint32)
     return wire.pack(total.view(np.int32), int_type(bits)) if arrays else None

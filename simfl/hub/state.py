@@ -1,6 +1,5 @@
 """Where a training stands. Its journal's entries are the only thing that changes it, live and replayed alike."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import FileError
 from simfl.hub.journal import Began, Entry, Grew, Passed, Rematched, Scored, Stopped
 from simfl.storage import Journal
-from simfl.training.losses import LOSSES
+from simfl.training.losses import loss_of
 from simfl.training.trees import Tree
 from simfl.transport.base import Traffic
 
@@ -30,6 +29,7 @@ class State:
     last: Grew | None = None  # the last round
     next_turn: int = 0  # the first that nobody has taken or lost
     passed: int = 0  # turns in which a party was lost
+    has_passed: bool = False  # whether the last turn did
     matched: Rematched | None = None  # the last rematch
     best_round: int | None = None  # where early stopping watches
     stopped: bool = False
@@ -54,7 +54,7 @@ class State:
             case Stopped():
                 self.stopped = True
             case Passed():
-                self.next_turn, self.passed = entry.turn + 1, self.passed + 1
+                self.next_turn, self.passed, self.has_passed = entry.turn + 1, self.passed + 1, True
             case Rematched():
                 self.matched = entry
 
@@ -63,7 +63,7 @@ class State:
             raise FileError(f"The journal of this training is not in order: {fact}. Start a new training.")
 
     def _grow(self, entry: Grew) -> None:
-        self.last, self.next_turn = entry, entry.turn + 1
+        self.last, self.next_turn, self.has_passed = entry, entry.turn + 1, False
         self.rounds.append([wire.tree_of(tree, self.n_features) for tree in entry.trees])
         if entry.gains is not None:
             self.gains.append(np.array(entry.gains))
@@ -73,9 +73,12 @@ class State:
     def _stop_early(self, record: TreeRecord) -> None:
         if self.began is None or not self.began.params.early_stopping_rounds:
             return
-        metric, best = LOSSES[self.began.params.objective].metric, self.best_round
-        value = record.validation.get(metric, math.inf)
-        if value < (math.inf if best is None else self.history[best].validation.get(metric, math.inf)):
+        loss, best = loss_of(self.began.params), self.best_round
+        value = loss.cost(record.validation)
+        # Without the rows of a party that is lost, a loss is over other rows: it cannot be compared, and counts anew.
+        before = None if best is None else self.history[best]
+        alike = before is not None and before.absent == record.absent
+        if before is None or not alike or value < loss.cost(before.validation):
             self.best_round = record.round
         self.stopped |= record.round - (self.best_round or 0) >= self.began.params.early_stopping_rounds
 

@@ -7,7 +7,7 @@ journal with those who are.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,27 +21,17 @@ from simfl.hub.handshake import MaskSteps, agree_on_masks
 from simfl.hub.journal import Began, Entry, Passed, open_journal
 from simfl.hub.labels import Labels, agree_on_labels
 from simfl.hub.preparation import Prepared, total_moments
+from simfl.hub.presence import Recovery, welcome_back
 from simfl.hub.round import Plan, Rounds, Turn
 from simfl.hub.state import Events, State
 from simfl.model.xgboost_document import WarmStart
-from simfl.params import BINS, TrainParams, with_numbers
+from simfl.params import SIMILAR, TrainParams, builder_bins, with_numbers
 from simfl.preprocessing.scaling import Scale, common_scale
 from simfl.privacy.guard import about_two_parties
-from simfl.storage import Journal
+from simfl.training.losses import settings_of
 from simfl.training.schedule import TURNS
 from simfl.training.trees import Tree
 from simfl.transport.base import Transport
-
-MANY_ROWS = 50_000  # per party: with more, most of the time of a deep tree goes into the histograms of its nodes
-COARSE_BINS = 64
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """How a training survives: where it is written down, and with how few parties it continues (None: with all)."""
-
-    journal: Journal[Entry] = field(default_factory=open_journal)
-    min_parties: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,11 +54,12 @@ def train(
     params: TrainParams,
     *,
     callbacks: Sequence[Callback] = (),
-    recovery: Recovery | None = None,
+    recovery: Recovery[Entry] | None = None,
     warm_start: WarmStart | None = None,
 ) -> Training:
     """Stage 2: grow the trees, one after the other, from nothing or from an earlier model."""
-    return _Trainer(transport, prepared, _fitted(params, prepared), recovery or Recovery(), warm_start).run(callbacks)
+    recovery = recovery or Recovery(open_journal())
+    return _Trainer(transport, prepared, _fitted(params, prepared), recovery, warm_start).run(callbacks)
 
 
 class _Trainer:
@@ -79,7 +70,7 @@ class _Trainer:
         transport: Transport,
         prepared: Prepared,
         params: TrainParams,
-        recovery: Recovery,
+        recovery: Recovery[Entry],
         warm_start: WarmStart | None,
     ) -> None:
         self.transport, self.prepared, self.params = transport, prepared, params
@@ -89,10 +80,12 @@ class _Trainer:
     def run(self, callbacks: Sequence[Callback]) -> Training:
         """From the first tree (or the first that the journal does not have) to the last."""
         n_trees, parties = self.params.n_trees, self.prepared.parties
-        logger.info("Training begins: %d trees over %d parties, %s", n_trees, len(parties), self.params.objective)
+        logger.info("training begins: %d trees over %d parties, %s", n_trees, len(parties), self.params.objective)
         _advise(self.transport, self.params)
         state = State(self.prepared.n_features)
         events = Events(self.recovery.journal, state, callbacks, self.transport.traffic)
+        if self.params.epsilon and state.began:  # sums of the turn that an earlier job was in may have left
+            events.record(Passed(turn=state.next_turn))
         plan = self._begin(events)
         for callback in callbacks:
             callback.before_training(parties, self.params)
@@ -112,8 +105,9 @@ class _Trainer:
             labels = agree_on_labels(self.transport, self.params, masks, self.prepared.rows)
             scale = self._cut_scale(masks)
             if self.warm_start is not None:
-                _check_warm_start(self.warm_start, self.prepared, self.params, labels.classes)
-                labels = Labels(self.warm_start.classes, self.warm_start.base_score)
+                check_warm_start(self.warm_start, self.prepared, self.params, labels.classes)
+                labels = Labels(self.warm_start.classes, self.warm_start.base_score, labels.spread)
+            self.params = msgspec.structs.replace(self.params, label_spread=labels.spread)
             now = Began(
                 params=self.params,
                 seed=self.seed,
@@ -126,6 +120,7 @@ class _Trainer:
                 events.record(now)
         else:  # labels are compared when all are back
             labels = Labels(began.classes, np.array(began.base_score))
+            self.params = msgspec.structs.replace(self.params, label_spread=began.params.label_spread)
             scale = None if began.mean is None else Scale(np.array(began.mean), np.array(began.deviation), np.nan)
             now = msgspec.structs.replace(began, params=self.params, seed=self.seed)
         if began is not None and began != now:
@@ -150,16 +145,14 @@ class _Trainer:
             rounds.start()
             rounds.replay(events.journal.entries)
             for turn in self._turns(plan, events.state):
-                if self._welcome_back():
+                # After a loss those who are left go first: a party answers no round again over other parties.
+                if not events.state.has_passed and welcome_back(self.transport, self.prepared.parties):
                     return False
                 rounds.rematch_if_due(turn, self._trees_per_round)
                 rounds.play(turn)
             rounds.finish()
         except PartyLost as lost:
-            self.transport.parties = [party for party in self.transport.parties if party not in lost.parties]
-            least = self.recovery.min_parties
-            if least is None or len(self.transport.parties) < max(least, 1):
-                raise
+            self.recovery.leave_out(lost, self.transport)
             if turn is not None and turn.round == events.state.next_turn:  # not repeated with fewer parties
                 events.record(Passed(turn=turn.round))
             return False
@@ -179,14 +172,6 @@ class _Trainer:
     @property
     def _trees_per_round(self) -> int:
         return len(self.prepared.parties) if self.params.turns == "all" else 1
-
-    def _welcome_back(self) -> bool:
-        """Count parties in again that were lost and answer now."""
-        back = self.transport.returned()
-        if back:
-            present = (*self.transport.parties, *back)
-            self.transport.parties = [party for party in self.prepared.parties if party in present]
-        return bool(back)
 
     def _finished(self, plan: Plan, state: State) -> Training:
         """The trees, cut back to the best round where early stopping watched."""
@@ -208,38 +193,45 @@ class _Trainer:
 
 def _fitted(params: TrainParams, prepared: Prepared) -> TrainParams:
     """The parameters, checked against the tables, and what they leave open, by the number of parties and rows."""
-    if params.early_stopping_rounds and not any(prepared.n_validation_rows):
-        raise ParameterError(
-            "early_stopping_rounds needs validation rows, and no party has any. "
-            "Set validation_fraction=0.2, or give parties validation=(X, y)."
-        )
-    params = with_numbers(params, prepared.schema.names if prepared.schema else None, prepared.n_features)
-    _check_constraints(prepared, params)
-    n_parties, many_rows = len(prepared.parties), sum(prepared.n_rows) > MANY_ROWS * len(prepared.parties)
+    params = checked_for(prepared, params)
+    n_parties = len(prepared.parties)
     settled: dict[str, Any] = {}
     if n_parties == 1:  # one party's own leaf values are the exact ones already
         settled |= {"leaf_values": "builder", "extra_depth": 0}
     if not prepared.has_similar_rows:  # none to be found again
         settled["rematch"] = 0
     if params.subsample is None:
-        halved = n_parties == 2 and prepared.has_similar_rows and params.recipe == "default"
+        halved = n_parties == 2 and prepared.has_similar_rows and params.recipe in SIMILAR
         settled["subsample"] = 0.5 if halved else 1.0
     if params.max_bin is None:
-        coarse = n_parties > 1 and many_rows and params.recipe == "default" and params.cuts == "own"
-        settled["max_bin"] = COARSE_BINS if coarse else BINS
+        settled["max_bin"] = builder_bins(params, n_parties, sum(prepared.n_rows))
     return msgspec.structs.replace(params, **settled)
 
 
-def _check_constraints(prepared: Prepared, params: TrainParams) -> None:
+def checked_for(prepared: Prepared, params: TrainParams) -> TrainParams:
+    """The parameters with columns by number, if they fit these tables."""
+    if params.early_stopping_rounds and not any(prepared.n_validation_rows):
+        raise ParameterError(
+            "early_stopping_rounds needs validation rows, and no party has any. "
+            "Set validation_fraction=0.2, or give parties validation=(X, y)."
+        )
+    params = with_numbers(params, prepared.schema.names if prepared.schema else None, prepared.n_features)
     columns = prepared.schema.columns if prepared.schema else ()
     wrong = [c.name for c, s in zip(columns, params.monotone_constraints or [], strict=False) if s and c.levels]
     if wrong:
         raise ParameterError(f"monotone_constraints cannot bind categories: {wrong} have no order.")
+    return params
 
 
-def _check_warm_start(start: WarmStart, prepared: Prepared, params: TrainParams, classes: list[Any] | None) -> None:
+def check_warm_start(start: WarmStart, prepared: Prepared, params: TrainParams, classes: list[Any] | None) -> None:
+    """Refuse a model that this training cannot continue from."""
     if start.objective != params.objective:
         raise ParameterError(f"init_model was trained with {start.objective!r}, not {params.objective!r}.")
+    for name, value in settings_of(params).items():
+        before = start.settings.get(name)
+        same = value == before if isinstance(value, str) else np.float32(value) == np.float32(before or 0.0)
+        if not same:
+            raise ParameterError(f"init_model was trained with {name}={before!r}, not {value!r}.")
     if start.schema != prepared.schema:
         raise DataError(
             "The parties do not have the columns and levels of init_model. Give every party schema=model.schema."
@@ -260,6 +252,6 @@ def _differences(before: Began, now: Began) -> str:
 
 def _advise(transport: Transport, params: TrainParams) -> None:
     """Warn two parties of what their sums reveal. In one process all rows are in one place anyway."""
-    advice = about_two_parties(transport.parties, params.min_group)
+    advice = about_two_parties(transport.parties, params.min_group or 1)
     if advice and (params.masked or transport.deployed):
         warnings.warn(advice, PrivacyWarning, stacklevel=4)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
+from simfl import html
 from simfl.arrays import AnyArray, Floats, Table
 from simfl.data.arrow import as_arrow, check_names
 from simfl.data.schema import Schema
@@ -24,6 +28,7 @@ class Rows:
     X: Table
     y: AnyArray
     weight: Floats | None = None
+    person: AnyArray | None = None  # whose row it is
 
     @property
     def total_weight(self) -> float:
@@ -37,7 +42,14 @@ class Rows:
 
     def part(self, rows: AnyArray) -> Rows:
         """Some of the rows."""
-        return Rows(self.X[rows], self.y[rows], None if self.weight is None else self.weight[rows])
+        weight, person = (None if part is None else part[rows] for part in (self.weight, self.person))
+        return Rows(self.X[rows], self.y[rows], weight, person)
+
+    def limited(self, most: int) -> Rows | None:
+        """The first rows of each person, `most` at most; None where nobody knows whose row it is."""
+        if self.person is None:
+            return None
+        return self.part(np.flatnonzero(pd.Series(self.person).groupby(self.person).cumcount() < most))
 
 
 class Party:
@@ -48,11 +60,12 @@ class Party:
     name : how the others call it
     X : rows by features: a data frame (pandas, Polars, Arrow), NumPy or scipy.sparse. Text columns are categories.
         NaN, null and what a sparse table does not store are missing.
-    y : one label per row
+    y : one label per row; for survival:aft two columns, the lower and the upper bound of its time
     sample_weight : one weight per row, optional
     validation : (X, y) or (X, y, sample_weight), rows that are not trained on but watched, optional
     columns : names of the features, where the table has none
     schema : the columns that the study has agreed on; without it a data frame suggests its own
+    person : whose row it is, one name or number per row, for `max_rows_per_person`; never sent, optional
 
     >>> Party("north", [[1.0, 2.0], [3.0, 4.0]], [0, 1])
     Party('north', 2 rows, 2 features)
@@ -67,20 +80,24 @@ class Party:
         validation: Any = None,
         columns: list[str] | None = None,
         schema: Schema | None = None,
+        person: Any = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise DataError(f"A party's name must be a text that is not empty, not {name!r}.")
-        self.name = name
+        self.name, self.declared = name, schema is not None
         self.rows, self.schema = self._read(X, y, sample_weight, schema)
+        if person is not None:
+            self.rows = replace(self.rows, person=as_labels(person, len(self.rows.y), f"{self}, as persons,"))
         if columns is not None:
             self.schema = self._renamed(columns)
         self.validation = self._read_validation(validation)
 
     @classmethod
-    def of_rows(cls, name: str, rows: Rows, schema: Schema | None) -> Party:
-        """A party of rows that have been read already."""
+    def of_rows(cls, name: str, rows: Rows, schema: Schema | None, *, declared: bool = False) -> Party:
+        """A party of rows that have been read already. `declared`: the schema was not found in a table."""
         party = cls.__new__(cls)
         party.name, party.rows, party.schema, party.validation = name, rows, schema, None
+        party.declared = declared
         return party
 
     def __repr__(self) -> str:
@@ -89,6 +106,16 @@ class Party:
     def __str__(self) -> str:
         return f"Party {self.name!r}"
 
+    def _repr_html_(self) -> str:
+        """For a notebook: the form of the table, no value of a row."""
+        n, width = self.rows.X.shape
+        rows: list[tuple[str, object]] = [("rows", f"{n:,}"), ("columns", width)]
+        if self.validation is not None:
+            rows.append(("validation rows", f"{len(self.validation.y):,}"))
+        kinds = Counter(column.kind for column in self.schema.columns) if self.schema else Counter()
+        rows += [(f"{kind} columns", number) for kind, number in kinds.items()]
+        return html.facts(f"Party {self.name}", rows)
+
     @property
     def columns(self) -> list[str] | None:
         """The names of the features, where there are any."""
@@ -96,7 +123,20 @@ class Party:
 
     def part(self, name: str, rows: AnyArray) -> Party:
         """Some of the rows as another party, for a rehearsal."""
-        return Party.of_rows(name, self.rows.part(rows), self.schema)
+        return Party.of_rows(name, self.rows.part(rows), self.schema, declared=self.declared)
+
+    def with_party_column(self, parties: Iterable[str]) -> Party:
+        """The same rows with a column that names this party, one of these. A table that has it stays as it is."""
+        if self.schema is not None and self.schema.party is not None:
+            return self
+        if sparse.issparse(self.rows.X):
+            raise DataError(f"{self} has a sparse table, and party_column adds a category. Give a dense one.")
+        numbered = Schema.of_numbers(f"f{i}" for i in range(self.rows.X.shape[1]))  # as XGBoost names them
+        named = (self.schema or numbered).with_party(parties)
+        level = named.columns[-1].levels.index(self.name)
+        made = Party.of_rows(self.name, _with_constant(self.rows, level), named, declared=self.declared)
+        made.validation = self.validation and _with_constant(self.validation, level)
+        return made
 
     def _read(self, X: Any, y: Any, weight: Any, schema: Schema | None) -> tuple[Rows, Schema | None]:
         table, found = as_table(X, str(self), schema)
@@ -123,6 +163,11 @@ class Party:
         if rows.X.shape[1] != self.rows.X.shape[1]:
             raise DataError(f"{self} has other columns in its validation rows than in its training rows.")
         return rows
+
+
+def _with_constant(rows: Rows, value: float) -> Rows:
+    column = np.full((rows.X.shape[0], 1), value, dtype=np.float32)
+    return replace(rows, X=np.hstack([rows.X, column]))
 
 
 @dataclass(frozen=True)
@@ -152,6 +197,11 @@ class Split:
             return self
         if sorted(own.names) != sorted(agreed.names):
             raise ProtocolError(f"{self.who} has the columns {own.names}; the agreed ones are {agreed.names}.")
+        kinds = {column.name: column.kind for column in own.columns}
+        other = [c.name for c in agreed.columns if (c.kind == "category") != (kinds[c.name] == "category")]
+        other = [name for name in other if kinds[name] != "empty"]
+        if other:
+            raise ProtocolError(f"{self.who} has columns of another kind than was agreed on: {other}.")
         training = replace(self.training, X=agreed.recode(self.training.X, own))
         aside = self.validation and replace(self.validation, X=agreed.recode(self.validation.X, own))
         return Split(self.who, training, aside, agreed)
@@ -164,7 +214,7 @@ class Split:
     @property
     def expansion(self) -> Expansion:
         """How the columns are laid out for hashing."""
-        return Expansion(self.schema.n_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
+        return Expansion(self.schema.hashed_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
 
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""

@@ -1,8 +1,14 @@
-"""The only exit for sums. What a party sums passes here before it leaves: noise, fixed point, mask, in this order."""
+"""The only exit for sums. What a party sums passes here before it leaves: noise, fixed point, mask, in this order.
+
+What was really done to them is noted here, in `shown`: see `privacy/observed.py`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -10,13 +16,26 @@ import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import Doubles, Ints, Longs
+from simfl.arrays import AnyArray, Doubles, Ints, Longs
 from simfl.errors import PrivacyError, ProtocolError
+from simfl.privacy import discrete
+from simfl.privacy.additive import Covers, Parts, add
 from simfl.privacy.exact import ROW_BITS, fold, int_type, to_leaf_ints, to_row_ints, to_wide
-from simfl.privacy.masks import Masks
+from simfl.privacy.ledger import Account
+from simfl.privacy.masks import Masks, told
 from simfl.privacy.noise import Noise, add_noise
+from simfl.privacy.tokens import derive
 
 Pair = tuple[Doubles, Doubles]  # sums of gradients and of hessians
+
+
+@dataclass(frozen=True)
+class TogetherNoise:
+    """Noise for trees that are grown together. `key` is drawn once in a run: nothing is sent twice with other noise."""
+
+    key: bytes = field(repr=False)
+    epsilon: float
+    n_steps: int  # that the noise was made for
 
 
 @dataclass
@@ -28,52 +47,144 @@ class Sealing:
     one_budget: bool = False  # all trainings of this session share the noise budget: they are one run
     masks: Masks | None = None
     noise: Noise | None = None
+    together_noise: TogetherNoise | None = None  # of trees grown together with epsilon
     n_parties: int = 1
-    spent: dict[str, Fraction] = field(default_factory=dict)  # of the noise budget, by kind of sums
+    account: Account | None = None  # between machines: what was released stays on the disk
+    spent: dict[str, Fraction] = field(default_factory=dict)  # of the noise budget, by kind of sums; without an account
+    shown: Counter[str] = field(default_factory=Counter)  # what this party really did to what it sent
 
     def begin(self, noise: Noise | None, n_parties: int) -> None:
         """A training begins. In one run with another, what was released before still counts."""
         self.noise, self.n_parties, self.spent = noise, n_parties, self.spent if self.one_budget else {}
 
-    def small(self, values: Sequence[float], mask: msg.Masking | None, purpose: str) -> msg.WideSums:
-        """A few sums whose size nobody knows beforehand."""
-        wide = to_wide(values)
+    def check(self, mask: msg.Masking | None) -> None:
+        """Refuse masks that are not over those who exchanged keys, before anything is done for the question."""
         masks = self._masks(mask)
         if mask is not None and masks is not None:
-            wide = [v + m for v, m in zip(wide, masks.draw_wide(mask, purpose, len(wide)), strict=True)]
-        return wire.pack_wide(wide)
+            masks.check_parties(mask)
 
-    def onto_rows(self, sums: Pair, builder: str, question: msg.SumOntoRows) -> tuple[msg.Array, msg.Array]:
+    def small(self, values: Sequence[float], mask: msg.Masking | None, purpose: str, said: bytes) -> msg.SmallSums:
+        """A few sums whose size nobody knows beforehand. `said`: what all parties must have been told alike."""
+        masks = self._masks(mask)
+        drawn = None if mask is None or masks is None else masks.draw_wide(mask, purpose, said, len(values))
+        self._note_masks(drawn)
+        if purpose != "features":  # labels and metrics, of which epsilon sends none
+            self.shown["exact sums"] += 1
+        if drawn is None:
+            return wire.pack(np.array(values, dtype=np.float64))
+        return wire.pack_wide([v + m for v, m in zip(to_wide(values), drawn, strict=True)])
+
+    def onto_rows(
+        self, sums: Pair, builder: str, question: msg.SumOntoRows, said: bytes
+    ) -> tuple[msg.Array, msg.Array]:
         """Gradients and hessians summed onto the rows of a builder."""
         if self.noise:
             self._release("rows", Fraction(1, self.noise.most_rows), self.noise.row)
             sums = _noisy(sums, self.noise.row)
+        self._note_noise()
         bits = (ROW_BITS, question.hessian_bits)
         ints = [
             to_row_ints(values, exponent, n, self.n_parties)
             for values, exponent, n in zip(sums, question.exponents, bits, strict=True)
         ]
-        G, H = self._masked_rows(ints, builder, question.mask)
+        drawn = self._row_masks(ints, builder, question, said)
+        self._note_masks(drawn)
+        G, H = _masked(ints, drawn)
         return wire.pack(G), wire.pack(H, int_type(question.hessian_bits))
 
-    def opened(self, question: msg.Grow, builder: str, shape: tuple[int, ...]) -> list[Ints] | None:
+    def opened(self, question: msg.Grow, builder: str, shape: tuple[int, ...], said: bytes) -> list[Ints] | None:
         """What the others summed onto this builder's rows, without its masks. None if they sent nothing."""
         if question.gradients is None or question.hessians is None:
             return None
         both = zip((question.gradients, question.hessians), (ROW_BITS, question.hessian_bits), strict=True)
         sums = [wire.unpack(array, int_type(bits), shape) for array, bits in both]
-        G, H = self._masked_rows(sums, builder, question.mask)
-        H = fold(H, question.hessian_bits)
-        return [fold(G, ROW_BITS), np.maximum(H, 0) if self.noise else H]  # noise can make a hessian negative
+        masked = _masked(sums, self._row_masks(sums, builder, question, said))  # which removes the last ones
+        G, H = (fold(part, bits) for part, bits in zip(masked, (ROW_BITS, question.hessian_bits), strict=True))
+        self._check_possible(G, H, question.hessian_bits)
+        return [G, np.maximum(H, 0) if self.noise else H]  # noise can make a hessian negative
 
-    def per_leaf(self, sums: Sequence[Pair], n_outputs: int, question: msg.SumPerLeaf) -> msg.LeafSums:
+    def _check_possible(self, G: Ints, H: Ints, hessian_bits: int) -> None:
+        """Every other party cuts its sums off, so that all together fit; and no hessian is below zero without noise."""
+        for sums, bits in ((G, ROW_BITS), (H, hessian_bits)):
+            most = (self.n_parties - 1) * (2**bits // self.n_parties)
+            least = 0 if sums is H and not self.noise else -most
+            if sums.size and not least <= int(sums.min()) <= int(sums.max()) <= most:
+                raise ProtocolError(
+                    f"{self.who} received sums onto its rows that are not possible. Somebody sends false sums, and "
+                    "masks hide who. Have every party check its labels and weights."
+                )
+
+    def per_leaf(self, sums: Sequence[Pair], n_outputs: int, question: msg.SumPerLeaf, said: bytes) -> msg.LeafSums:
         """Gradients and hessians summed per leaf of each tree."""
         if self.noise:
             self._release("leaves", Fraction(len(sums), n_outputs * self.noise.most_leaves), self.noise.leaf)
             sums = [_noisy(pair, self.noise.leaf) for pair in sums]
+        self._note_noise()
         ints = [to_leaf_ints(pair[part], question.exponents[part], self.n_parties) for part in (0, 1) for pair in sums]
-        packed = [wire.pack(values) for values in self._masked_leaves(ints, question.mask)]
+        packed = [wire.pack(values) for values in self._masked_leaves(ints, question, said)]
         return msg.LeafSums(round=question.round, gradients=packed[: len(sums)], hessians=packed[len(sums) :])
+
+    def together(self, parts: Parts, mask: msg.Masking | None, covers: Covers | None) -> Parts:
+        """A vector for trees that are grown together: check words and masks, which cancel in the total.
+
+        They do so only among parties that are in the same state.
+        """
+        masks = self._masks(mask)
+        if mask is None or masks is None:
+            return parts
+        if covers is None:
+            raise ProtocolError(f"{self.who} was asked for masked sums before keys were exchanged.")
+        covers.use(mask.step)
+        made = covers.with_checks(parts, mask.step, first=masks.own == mask.parties[0])
+        if masks.streams or mask.parties != [masks.own]:  # one party alone has the cover only
+            made = add([made, masks.draw_parts(mask, "together", covers.state, made)])
+        return made
+
+    def noisy_together(self, parts: Parts, number: int, state: bytes) -> Parts:
+        """The same with noise, where the study has epsilon. `state`: of all that was decided before.
+
+        A step has one vector and one noise, now and after every restart. Another vector is not sent: the difference
+        of two with the same noise would be exact, and two noises would count twice.
+        """
+        noise = self.together_noise
+        if noise is None:
+            return parts
+        key, own = _noise_of_step(noise.key, parts, number, state)
+        with self._releases() as spent:
+            if number >= noise.n_steps or any(known.startswith(f"step {number} ") and known != own for known in spent):
+                raise PrivacyError(
+                    f"{self.who} was asked for sums that it has sent before, from another table or after other trees, "
+                    "or for more than epsilon was counted for. It sends nothing."
+                )
+            spent[own] = Fraction(1, noise.n_steps)
+        drawn = discrete.draw(key, sum(part.size for part in parts)).view(np.uint64)
+        return add([parts, np.split(drawn, np.cumsum([part.size for part in parts])[:-1])])
+
+    def check_resumed(self, parts: Parts, number: int, state: bytes) -> None:
+        """Refuse to go on from sums that this party did not send: what its rows have left would be wrong.
+
+        In one process there is nothing to go on from but what this program has sent itself.
+        """
+        noise = self.together_noise
+        if noise is None or not self.one_budget:
+            return
+        _, own = _noise_of_step(noise.key, parts, number, state)
+        with self._releases() as spent:
+            if own not in spent:
+                raise PrivacyError(
+                    f"{self.who} was asked to go on from other sums than those that it has sent: from another table, "
+                    "or after other trees. It sends nothing. Put the table back, or start a new training."
+                )
+
+    def _releases(self) -> AbstractContextManager[dict[str, Fraction]]:
+        """What this run has released: on the disk, or of this session."""
+        return self.account.releases() if self.account else nullcontext(self.spent)
+
+    def note_together(self, mask: msg.Masking | None) -> None:
+        """Note that such a vector leaves."""
+        noise = self.together_noise
+        exact = "exact sums" if noise is None else f"epsilon {noise.epsilon:g}"
+        self.shown.update(["plain sums" if mask is None else "masked sums", exact])
 
     def _masks(self, mask: msg.Masking | None) -> Masks | None:
         """The masks to use; None where sums are to be sent as they are."""
@@ -87,33 +198,64 @@ class Sealing:
             raise ProtocolError(f"{self.who} was asked for masked sums before keys were exchanged.")
         return self.masks
 
-    def _masked_rows(self, sums: Sequence[Ints], builder: str, mask: msg.Masking | None) -> list[Ints]:
-        """Sums onto the rows of a builder with this party's masks added; at the builder that removes the last ones."""
+    def _row_masks(
+        self, sums: Sequence[Ints], builder: str, question: msg.SumOntoRows | msg.Grow, said: bytes
+    ) -> AnyArray | None:
+        """Draw this party's masks for gradients and hessians summed onto the rows of a builder."""
+        mask = question.mask
         masks = self._masks(mask)
         if masks is None or mask is None:
-            return list(sums)
+            return None
         if builder not in mask.parties:
             raise PrivacyError(
                 f"{self.who} was asked for sums that their builder {builder!r} has no part in. It sends nothing."
             )
-        drawn = masks.draw(mask, f"rows of {builder}", 2 * sums[0].size).reshape(2, *sums[0].shape)
-        return [(s.view(np.uint32) + m).view(np.int32) for s, m in zip(sums, drawn, strict=True)]
+        said = told(said, question.round, question.exponents, question.hessian_bits)
+        return masks.draw(mask, f"rows of {builder}", said, 2 * sums[0].size).reshape(2, *sums[0].shape)
 
-    def _masked_leaves(self, sums: Sequence[Longs], mask: msg.Masking | None) -> Sequence[Longs]:
+    def _masked_leaves(self, sums: Sequence[Longs], question: msg.SumPerLeaf, said: bytes) -> Sequence[Longs]:
+        mask = question.mask
         masks = self._masks(mask)
         if masks is None or mask is None:
+            self._note_masks(None)
             return sums
         together = np.concatenate(sums).view(np.uint64)
-        hidden = (together + masks.draw(mask, "leaves", len(together), np.uint64)).view(np.int64)
+        said = told(said, question.round, question.exponents, question.trees)
+        drawn = masks.draw(mask, "leaves", said, len(together), np.uint64)
+        self._note_masks(drawn)
+        hidden = (together + drawn).view(np.int64)
         return np.split(hidden, np.cumsum([len(v) for v in sums])[:-1])
 
     def _release(self, kind: str, share: Fraction, deviations: tuple[float, float]) -> None:
         """Count what is sent against what the noise was made for. Sums that have no share of it are not sent."""
         if not all(deviations):
             raise PrivacyError(f"{self.who} was asked for sums that epsilon leaves no noise for. It sends nothing.")
-        if self.spent.get(kind, 0) + share > 1:
-            raise PrivacyError(f"{self.who} was asked for more sums than epsilon was counted for. It sends nothing.")
-        self.spent[kind] = self.spent.get(kind, Fraction()) + share
+        with self._releases() as spent:
+            if spent.get(kind, 0) + share > 1:
+                raise PrivacyError(
+                    f"{self.who} was asked for more sums than epsilon was counted for. It sends nothing."
+                )
+            spent[kind] = spent.get(kind, Fraction()) + share
+
+    def _note_masks(self, drawn: object | None) -> None:
+        """Note whether sums leave with masks on them."""
+        self.shown["plain sums" if drawn is None else "masked sums"] += 1
+
+    def _note_noise(self) -> None:
+        """Note whether sums of gradients leave with noise in them."""
+        self.shown["exact sums" if self.noise is None else f"epsilon {self.noise.epsilon:g}"] += 1
+
+
+def _noise_of_step(secret: bytes, parts: Parts, number: int, state: bytes) -> tuple[bytes, str]:
+    """The key of the noise of one vector in one step, and what is written down of it: others can tell nothing by it."""
+    key = derive(secret, "noise", number, state, [hashlib.blake2b(part.tobytes()).digest() for part in parts])
+    return key, f"step {number} {derive(key, 'digest')[:16].hex()}"
+
+
+def _masked(sums: Sequence[Ints], drawn: AnyArray | None) -> list[Ints]:
+    if drawn is None:
+        return list(sums)
+    return [(s.view(np.uint32) + m).view(np.int32) for s, m in zip(sums, drawn, strict=True)]
 
 
 def _noisy(sums: Pair, deviations: tuple[float, float]) -> Pair:

@@ -5,6 +5,7 @@ table, `ACCEPTS`: everything else is refused in one place.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -16,21 +17,35 @@ from scipy import sparse
 from simfl import messages as msg
 from simfl.arrays import AnyArray
 from simfl.data.schema import Schema
-from simfl.data.table import as_numbers, class_numbers, plain_classes
-from simfl.errors import DataError, ProtocolError
-from simfl.params import cores
-from simfl.party import similar
+from simfl.data.table import as_targets, plain_classes, refuse_bounds
+from simfl.errors import DataError, FileError, ProtocolError, SimFLError
+from simfl.joint.machine import Machine
+from simfl.joint.private import PrivateMachine
+from simfl.joint.shared import Shared
+from simfl.model import Model
+from simfl.model.compare import Adopted
+from simfl.params import cores, is_private
+from simfl.party import joint_terms, private_rows, similar
+from simfl.party.joint import GrowingTogether, Membership
+from simfl.party.joint_rows import machine_of, model_of, private_machine_of
 from simfl.party.party import Party, Split
-from simfl.party.sealing import Sealing
+from simfl.party.sealing import Sealing, TogetherNoise
+from simfl.party.signing import Signing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
 from simfl.party.terms import Rules, Terms
 from simfl.party.training import Bins, PartyTraining
-from simfl.preprocessing.scaling import moments
+from simfl.preprocessing.scaling import Moments, Scale, common_scale, moments
 from simfl.preprocessing.tables import HashValues
-from simfl.privacy.keys import Identity, Keys, sign, verify
-from simfl.privacy.masks import Masks
+from simfl.privacy.additive import Covers, digest_of_keys
+from simfl.privacy.keys import Identity, Keys, sign_key, verify_key
+from simfl.privacy.ledger import event_of
+from simfl.privacy.masks import Masks, told
 from simfl.privacy.tokens import SECRET_BYTES, derive
-from simfl.training.losses import LOSSES
+from simfl.storage import require_private_file, write_atomically
+from simfl.training.losses import loss_named
+
+_KEYS: Final = "together.key"
+_NOISE: Final = "noise.key"  # behind the noise of a run with epsilon
 
 
 class Phase(Enum):
@@ -42,6 +57,7 @@ class Phase(Enum):
     SEARCHING = "while similar rows were being searched"
     TRAINING = "during a training"
     REMATCHING = "while similar rows were being searched during a training"
+    TOGETHER = "while trees were being grown together"
 
 
 # From each phase: what is accepted, and the phase that it leads to. What belongs before a training is accepted at any
@@ -56,6 +72,7 @@ _BEFORE: Final[dict[type, Phase]] = {
     msg.DescribeLabels: Phase.READY,
     msg.SumLabels: Phase.READY,
     msg.Start: Phase.TRAINING,
+    msg.StartTogether: Phase.TOGETHER,
 }
 ACCEPTS: Final[dict[Phase, dict[type, Phase]]] = {
     Phase.NEW: {msg.Describe: Phase.READY},
@@ -73,6 +90,12 @@ ACCEPTS: Final[dict[Phase, dict[type, Phase]]] = {
         msg.Finish: Phase.READY,
     },
     Phase.REMATCHING: {**_BEFORE, msg.Match: Phase.TRAINING, msg.TakeSimilar: Phase.TRAINING},
+    Phase.TOGETHER: {
+        **_BEFORE,
+        msg.Add: Phase.TOGETHER,
+        msg.Read: Phase.TOGETHER,
+        msg.SendModel: Phase.TOGETHER,
+    },
 }
 
 
@@ -80,8 +103,8 @@ class Session:
     """One party in one run.
 
     `secret`: what the party shares with the other parties and the hub does not know. `identity`: its certificate.
-    `must_mask`: refuse to send sums that are not masked. `folder`: where similar rows are kept, for a resume. `terms`:
-    the study that this party approved, to which it holds the hub; `run`: the name of the training.
+    `folder`: where similar rows are kept, for a resume. `terms`: the study that this party approved, to which it holds
+    the hub; `run`: the name of the training.
     """
 
     def __init__(
@@ -90,26 +113,32 @@ class Session:
         *,
         secret: bytes | None = None,
         identity: Identity | None = None,
-        must_mask: bool = False,
         folder: Path | None = None,
         terms: Terms | None = None,
         run: str = "",
     ) -> None:
         self.party, self.name, self.run = party, party.name, run
         self.secret, self.identity, self.folder = secret, identity, folder
-        self.rules = Rules(party.name, terms) if terms else None
+        self.rules = Rules(party.name, terms, party.rows.X.shape[1]) if terms else None
         self._brought_secret = secret is not None
         self.n_jobs = cores()
         self.progress: Callable[[int, int], None] | None = None  # called in a long search: rows done, rows in all
+        self.shared: Shared | None = None  # with other parties of this process, for trees grown together
         self.phase = Phase.NEW
         self.split = Split.of(party, 0.0, 0)
-        must_mask |= terms is not None and terms.masked
-        self.sealing = Sealing(str(party), must_mask, one_budget=terms is not None)
+        self.sealing = Sealing(str(party), must_mask=bool(terms and terms.masked), one_budget=terms is not None)
         self.similar = SimilarRows([party.name])  # of stage 1
         self._keys: Keys | None = None
         self._hashing: Hashing | None = None
         self._bins: Bins = {}
         self._training: PartyTraining | None = None
+        self._together: GrowingTogether | None = None
+        self._covers: Covers | None = None  # of the last exchange of keys
+        self._exchange = b""
+        self.private = secrets.token_bytes(SECRET_BYTES)  # behind this party's noise; nobody else has it
+        self.noise_key = secrets.token_bytes(SECRET_BYTES)  # the same with epsilon: never from a seed
+        self._recall_keys()
+        self.adopted: Adopted | None = None  # what this party knows of the model, once the training has ended
 
     def __repr__(self) -> str:
         return f"Session({self.party!r}, {self.phase.name})"
@@ -119,14 +148,28 @@ class Session:
         after = ACCEPTS[self.phase].get(type(message))
         if after is None:
             raise ProtocolError(f"{self.party} was asked for {type(message).__name__} {self.phase.value}.")
-        reply = self.rules.check(message, self.split.n_features) if self.rules else None
-        if reply is None:
-            reply = self._answers[type(message)](self, message)
-            if self.rules:
-                self.rules.answered(message, reply)
+        reply = (
+            self._answers[type(message)](self, message) if self.rules is None else self._by_rules(message, self.rules)
+        )
         self.phase = after
         if after not in (Phase.TRAINING, Phase.REMATCHING):
             self._training = None
+        if after is not Phase.TOGETHER:
+            self._together = None
+        return reply
+
+    def _by_rules(self, message: msg.Request, rules: Rules) -> msg.Reply:
+        """Answer if the rules allow it. What is refused before it has moved the model counts as not asked."""
+        before, training, n_rounds = rules.copy(), self._training, self._training.n_rounds if self._training else 0
+        try:
+            reply = rules.check(message)
+            if reply is None:
+                reply = self._answers[type(message)](self, message)
+                rules.answered(message, reply)
+        except SimFLError:
+            if training is None or training.n_rounds == n_rounds:
+                self.rules = before
+            raise
         return reply
 
     # --- handshake ---------------------------------------------------------------------------------------------------
@@ -137,11 +180,14 @@ class Session:
                 f"{self.party} speaks version {msg.VERSION} of the protocol, the hub {message.version}. "
                 "Install the same version of simfl everywhere."
             )
+        if message.private:
+            private_rows.check_declared(self.party)
         self._divide(Split.of(self.party, message.validation_fraction, message.seed))
         aside, schema = self.split.validation, self.split.schema
+        self.shown[f"columns {self.split.n_features}"] += 1
         return msg.Description(
-            n_rows=len(self.split.training.y),
-            n_validation_rows=len(aside.y) if aside else 0,
+            n_rows=0 if message.private else len(self.split.training.y),
+            n_validation_rows=len(aside.y) if aside and not message.private else 0,
             n_features=self.split.n_features,
             columns=list(schema.columns) if schema else None,
             is_sparse=sparse.issparse(self.split.training.X),
@@ -157,8 +203,9 @@ class Session:
 
     def _draw_key(self, message: msg.DrawKey) -> msg.PublicKey:
         self._keys = Keys(self.name)
-        signed = sign(self.identity, self.name, self._keys.public, self.run) if self.identity else (None, None)
-        return msg.PublicKey(public=msg.SignedKey(key=self._keys.public, signature=signed[0], certificate=signed[1]))
+        own = self._keys.public
+        signed = sign_key(self.identity, self.name, own, self.run) if self.identity else msg.SignedKey(key=own)
+        return msg.PublicKey(public=signed, has_secret=self.secret is not None)
 
     def _take_keys(self, message: msg.TakeKeys) -> msg.SealedSecret:
         keys = self._keys
@@ -166,9 +213,14 @@ class Session:
             raise ProtocolError(f"{self.party} was presented to the others under a key that it did not draw.")
         if self.identity:
             for name, signed in message.keys.items():
-                verify(self.identity, name, signed, self.run)
-        keys.exchange({name: signed.key for name, signed in message.keys.items()})
-        self.sealing.masks = Masks(keys)
+                verify_key(self.identity, name, signed, self.run)
+        publics = {name: signed.key for name, signed in message.keys.items()}
+        keys.exchange(publics)
+        reply = self._agree_on_secret(message, keys)  # before anything is replaced: refused keys are not used
+        self.sealing.masks, self._covers, self._exchange = Masks(keys), None, digest_of_keys(publics)
+        return reply
+
+    def _agree_on_secret(self, message: msg.TakeKeys, keys: Keys) -> msg.SealedSecret:
         if self._brought_secret:  # it is in the files of the parties that may have it, and is never sent to anybody
             return msg.SealedSecret(sealed={})
         if message.first == self.name:
@@ -183,25 +235,40 @@ class Session:
 
     # --- stage 1 -----------------------------------------------------------------------------------------------------
 
+    def _moments(self) -> Moments:
+        return moments(self.split.expansion.expand(self.split.training.X))
+
+    def _own_scale(self, groups: AnyArray | None = None) -> Scale:
+        return common_scale(self._moments(), len(self.split.training.y), groups)
+
     def _sum_features(self, message: msg.SumFeatures) -> msg.FeatureSums:
-        found = moments(self.split.expansion.expand(self.split.training.X))
+        found = self._moments()
         several = found.counts > 1  # the sum of one value would be that value: the others' scale will do
         sums = np.concatenate([part * several for part in (found.counts, found.sums, found.squares)])
-        return msg.FeatureSums(sums=self.sealing.small(sums.tolist(), message.mask, "features"))
+        said = told(self.split.schema)
+        return msg.FeatureSums(sums=self.sealing.small(sums.tolist(), message.mask, "features", said))
 
     def _hash(self, message: msg.Hash) -> msg.Hashes | msg.HiddenRows:
+        if self.rules:
+            groups = self.split.expansion.groups
+            self.rules.check_scale(message, self._own_scale(groups), groups)
         values = similar.hash_values(self.split, message, self.secret)
         if message.seed is None:
             return self._hide(values, 0)
         if self.rules:
             self.rules.check_spread(float(np.median(values.above.std(axis=0))) * message.bucket_width, message)
-        self._hashing, reply = similar.show(values, 0)
+        return self._show(values, 0)
+
+    def _show(self, values: HashValues, number: int) -> msg.Hashes:
+        self._hashing, reply = similar.show(values, number)
+        self.shown.update(["hash values", f"hashes {len(values.lowest)}"])
         return reply
 
     def _hide(self, values: HashValues, number: int) -> msg.HiddenRows:
         if path := self._kept(number):  # ids of an earlier search are places in other orders: they must not be mixed
             path.unlink(missing_ok=True)
         self._hashing, reply = similar.hide(values, number, self.name, self.secret)
+        self.shown.update(["names", f"hashes {len(values.lowest)}"])
         return reply
 
     def _match(self, message: msg.Match) -> msg.Matched:
@@ -227,15 +294,20 @@ class Session:
             similar.keep(path, found, self.split, self.secret)
 
     def _use(self, found: SimilarRows) -> None:
+        if found.places is not None and found.rows:
+            self.shown["lasting ids"] += 1
         if self._training is not None:
             self._training.similar = found
         else:
             self.similar = found
+            if self.rules:
+                self.rules.n_rows |= found.n_rows | {self.name: len(self.split.training.y)}
 
     def _recall(self, message: msg.Recall) -> msg.Recalled:
         path = self._kept(message.round)
         if path is None or not path.exists():
             return msg.Recalled(found=False)
+        require_private_file(path)  # it holds the parties' secret
         found, secret = similar.read_kept(path, self.split)
         self._use(found)
         if self._training is None:
@@ -262,13 +334,17 @@ class Session:
     # --- labels ------------------------------------------------------------------------------------------------------
 
     def _describe_labels(self, message: msg.DescribeLabels) -> msg.Classes:
-        if LOSSES[message.objective].classifies:
+        loss = loss_named(message.objective)
+        if loss.classifies:
             return msg.Classes(classes=self._classes())
-        as_numbers(self.split.training.y, str(self.party))  # refuses labels that are not numbers before the long search
+        for rows in (self.split.training, self.split.validation):  # refuses wrong labels before the long search
+            if rows is not None:
+                as_targets(rows.y, loss, None, str(self.party))
         return msg.Classes(classes=None)
 
     def _classes(self) -> list[Any]:
         rows, aside = self.split.training, self.split.validation
+        refuse_bounds(rows.y, str(self.party))
         classes = plain_classes(rows.y if aside is None else np.concatenate([rows.y, aside.y]))
         if len(classes) > msg.MOST_CLASSES or any(isinstance(c, float) for c in classes):
             raise DataError(
@@ -278,26 +354,30 @@ class Session:
         return classes
 
     def _sum_labels(self, message: msg.SumLabels) -> msg.LabelSums:
-        rows = self.split.training
-        values = np.append(self._label_sums(message.classes), rows.total_weight)
-        return msg.LabelSums(sums=self.sealing.small(values.tolist(), message.mask, "labels"))
-
-    def _label_sums(self, classes: list[Any] | None) -> AnyArray:
-        """The weight of each class, or the sum of all labels."""
-        rows = self.split.training
-        if classes is not None:
-            numbers = class_numbers(rows.y, classes, str(self.party)).astype(np.int64)
-            return np.bincount(numbers, weights=rows.weight, minlength=len(classes))
-        values = as_numbers(rows.y, str(self.party))
-        return np.array([values.sum() if rows.weight is None else values @ rows.weight.astype(np.float64)])
+        rows, classes, loss = self.split.training, message.classes, loss_named(message.objective, message.settings)
+        y = as_targets(rows.y, loss, classes, str(self.party))
+        values = [*loss.label_sums(y, rows.weight, len(classes or ())), rows.total_weight]
+        said = told(message.objective, message.settings, classes)
+        return msg.LabelSums(sums=self.sealing.small(values, message.mask, "labels", said))
 
     # --- stage 2 -----------------------------------------------------------------------------------------------------
 
     def _start(self, message: msg.Start) -> msg.Started:
-        training = PartyTraining(message, self.name, self.split, self.similar, self._bins)
+        if self.rules and message.mean is not None and message.deviation is not None:
+            self.rules.check_grid(message.mean, message.deviation, self._own_scale())
+        signing = Signing(self.identity, self.name, self.run) if self.identity else None
+        training = PartyTraining(message, self.name, self.split, self.similar, self._bins, signing)
         reply = training.begin(message, self.sealing)
-        self._training = training
+        event = event_of(message.params)
+        if event and self.sealing.account:
+            self.sealing.account.charge(event)
+        self._training, self.adopted = training, None
         return reply
+
+    @property
+    def shown(self) -> Counter[str]:
+        """What this party really did to what it sent: see `privacy/observed.py`."""
+        return self.sealing.shown
 
     @property
     def training(self) -> PartyTraining:
@@ -316,8 +396,7 @@ class Session:
         values = self.training.leaves_as_hashes(message.n_hashes)
         if message.blind:
             return self._hide(values, message.round)
-        self._hashing, reply = similar.show(values, message.round)
-        return reply
+        return self._show(values, message.round)
 
     def _sum_onto_rows(self, message: msg.SumOntoRows) -> msg.RowSums:
         return self.training.sum_onto_rows(message, self.sealing)
@@ -329,8 +408,100 @@ class Session:
         return self.training.sum_per_leaf(message, self.sealing)
 
     def _finish(self, message: msg.Finish) -> msg.Finished:
+        self.sealing.check(message.mask)
         self.training.adopt(message.previous)
-        return msg.Finished(scores=self.training.scores(message.mask, self.sealing))
+        scores = self.training.scores(message.mask, self.sealing)
+        self.adopted = self.training.adopted
+        return msg.Finished(scores=scores, shown=dict(self.shown))
+
+    # --- trees grown together ----------------------------------------------------------------------------------------
+
+    def _start_together(self, message: msg.StartTogether) -> msg.Done:
+        if message.masked and (self.sealing.masks is None or self.secret is None):
+            raise ProtocolError(f"{self.party} was asked for masked sums before keys were exchanged.")
+        if self.name not in message.parties:
+            raise ProtocolError(f"{self.party} was asked to grow trees among parties that it is none of.")
+        secret = self.secret or bytes(SECRET_BYTES)
+        if message.masked and self._covers is None:
+            self._covers = Covers(secret, self._exchange)
+        covers = self._covers if message.masked else None
+        self._keep_keys()
+        member = Membership(self.name, self.run, secret, self.identity, covers)
+        machine = self._machine(message)
+        together = GrowingTogether(message, member, self.sealing, machine)
+        if self.rules:
+            joint_terms.resumed(self.rules, machine.kept)
+        self._together = together
+        return msg.Done()
+
+    def _machine(self, message: msg.StartTogether) -> Machine | PrivateMachine:
+        """What this party computes. With epsilon, the run is charged and its noise is ready before anything is."""
+        params, sealing = message.params, self.sealing
+        if not is_private(params):
+            sealing.together_noise = None
+            whole = self.rules is None or message.parties == [*self.rules.terms.parties]
+            return machine_of(message, self.split, self.private, self.n_jobs, self.shared, whole=whole)
+        private_rows.check_declared(self.party)
+        private_rows.check_hidden(message, str(self.party))
+        own = private_rows.limited(self.split, params)
+        machine = private_machine_of(message, own, self.n_jobs, self.shared)
+        event = event_of(params)
+        if event and sealing.account:
+            sealing.account.charge(event)
+        sealing.begin(None, len(message.parties))
+        sealing.together_noise = TogetherNoise(self._kept_noise_key(), params.epsilon or 0.0, machine.n_batches)
+        return machine
+
+    def _kept_noise_key(self) -> bytes:
+        """Drawn once in a run: a resumed one has the same noise."""
+        path = self.folder and self.folder / _NOISE
+        if path and path.exists():
+            require_private_file(path)
+            self.noise_key = path.read_bytes()
+            if len(self.noise_key) != SECRET_BYTES:  # without a key, noise would follow from the sums alone
+                raise FileError(
+                    f"{path} is damaged: the noise of this run cannot be drawn again. Start a new training."
+                )
+        elif path:
+            write_atomically(path, self.noise_key, private=True)
+        return self.noise_key
+
+    @property
+    def together(self) -> GrowingTogether:
+        """The trees that are being grown together."""
+        if self._together is None:
+            raise ProtocolError(f"{self.party} was asked to grow trees before a training began.")
+        return self._together
+
+    def _add(self, message: msg.Add) -> msg.Reply:
+        return self.together.add(message)
+
+    def _read(self, message: msg.Read) -> msg.Reply:
+        return self.together.read(message)
+
+    def _send_model(self, message: msg.SendModel) -> msg.SealedModel:
+        return self.together.send_model(message, bytes(self.model.booster.save_raw("ubj")))
+
+    @property
+    def model(self) -> Model:
+        """Of the trees that were grown together so far."""
+        return model_of(self.together.machine, self.together.start, self.split)
+
+    def _keep_keys(self) -> None:
+        """A resumed training needs the parties' secret, to read what was kept, and the same noise."""
+        if self.folder is not None and self.secret is not None:
+            write_keys(self.folder, self.secret, self.private)
+
+    def _recall_keys(self) -> None:
+        path = self.folder and self.folder / _KEYS
+        if path and path.exists():
+            require_private_file(path)
+            kept = path.read_bytes()
+            if len(kept) != 2 * SECRET_BYTES:  # without a key, noise would follow from the counts alone
+                raise FileError(
+                    f"{path} is damaged: the noise of this run cannot be drawn again. Start a new training."
+                )
+            self.secret, self.private = self.secret or kept[:SECRET_BYTES], kept[SECRET_BYTES:]
 
     _answers: ClassVar[dict[type, Callable[..., Any]]] = {
         msg.Describe: _describe,
@@ -351,4 +522,13 @@ class Session:
         msg.Grow: _grow,
         msg.SumPerLeaf: _sum_per_leaf,
         msg.Finish: _finish,
+        msg.StartTogether: _start_together,
+        msg.Add: _add,
+        msg.Read: _read,
+        msg.SendModel: _send_model,
     }
+
+
+def write_keys(folder: Path, secret: bytes, private: bytes) -> None:
+    """Keep the parties' secret, and the party's own, in its folder of a run."""
+    write_atomically(folder / _KEYS, secret + private, private=True)

@@ -167,8 +167,10 @@ def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -
     arrays["fingerprint"] = np.array(split.fingerprint())
     if similar.near is not None:
         arrays["near"] = similar.near
-    if similar.places is not None and secret is not None:
-        arrays |= {"places": similar.places, "secret": np.frombuffer(secret, dtype=np.uint8)}
+    if similar.places is not None:
+        arrays["places"] = similar.places
+    if secret is not None:
+        arrays["secret"] = np.frombuffer(secret, dtype=np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_atomically(path, buffer.getvalue(), private=True)

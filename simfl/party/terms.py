@@ -7,21 +7,41 @@ sent before; a question that does not fit is refused before anything is computed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar
+
+import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
+from simfl.arrays import AnyArray
 from simfl.data.schema import Schema
 from simfl.errors import PrivacyError
-from simfl.params import PrepareParams, TrainParams, guarded_columns, with_numbers
-from simfl.privacy.guard import default_hashes
+from simfl.params import (
+    BINS,
+    BUILDER_BINS,
+    COARSE_BINS,
+    SPREAD,
+    PrepareParams,
+    TrainParams,
+    guarded_columns,
+    is_private,
+    with_numbers,
+)
+from simfl.party import joint_terms
+from simfl.preprocessing.scaling import WITHOUT_WEIGHT, Scale
+from simfl.privacy.guard import n_hashes_of
+from simfl.training.losses import is_multi, labels_of, settings_of
+from simfl.training.schedule import TURNS, n_rounds
 
-MOST_ROWS = 2**28  # of one party: sums onto its rows are allocated before they are sent
+MOST_SUMS = 2**30  # bytes of sums onto the rows of one party: they are allocated before they are sent
+MOST_TURNS = 2**20  # of a training: the order of turns is followed one by one
 NARROWEST = 0.05  # of the spread of this party's own projections: a finer bucket would tell single values apart
+FAR = 100.0  # times: a party's own spread in a column differs from that of all rows by no more
 # What the hub settles where the study leaves it open, and the values that it may choose.
-SETTLED: dict[str, tuple[Any, ...]] = {"subsample": (0.5, 1.0), "max_bin": (64, 256)}
+SETTLED: dict[str, tuple[Any, ...]] = {"subsample": (0.5, 1.0), "max_bin": (COARSE_BINS, BUILDER_BINS, BINS)}
 
 
 @dataclass(frozen=True)
@@ -42,13 +62,18 @@ class Terms:
     @property
     def n_rounds(self) -> int:
         """How many rounds there can be."""
-        trees, n = self.train.n_trees, len(self.parties)
-        return -(-trees // n) if self.train.turns == "all" else trees
+        return n_rounds(self.train.turns, self.train.n_trees, len(self.parties))
 
     @property
     def shares_rows(self) -> bool:
         """Whether sums onto rows are sent."""
         return len(self.parties) > 1 and bool(self.prepare.n_neighbors)
+
+    @property
+    def sums_features(self) -> bool:
+        """Whether moments of the features are summed: for a common scale, for the width of buckets, or for cuts."""
+        scaled = self.prepare.scale != "none" or self.prepare.bucket_width is None
+        return self.train.cuts == "shared" or (self.shares_rows and scaled)
 
 
 @dataclass
@@ -57,30 +82,48 @@ class Rules:
 
     name: str
     terms: Terms
+    n_features: int  # of this party's table
     exchanged: tuple[str, ...] = ()  # those with whom keys were exchanged last, this party included
     first: dict[type, Any] = field(default_factory=dict)  # of questions that have one answer in a run
+    new: dict[type, Any] = field(default_factory=dict)  # the same of the question under way
     round: int = -1  # the newest
     begun: bool = False  # whether it began since the last start
     asked: dict[type, tuple[bytes, msg.Reply]] = field(default_factory=dict)  # in the newest round
+    builders: dict[int, list[str]] = field(default_factory=dict)  # of each round, as it was asked for
     starts: int = 0
     n_outputs: int = 1  # trees of a builder per round
-    adopted: int = 0  # rounds whose trees were adopted since the last start
+    n_adopted: int = 0  # rounds whose trees were adopted since the last start
+    adopted: list[list[msg.Array]] = field(default_factory=list)  # leaf values of all rounds that ever were
+    last_adopted: int = -1  # the last of them
     used: int = -1  # the most of them that the gradients of a round came from
     passed: int = 0  # rounds whose gradients were no newer than those of a round before
+    decided: list[bytes] = field(default_factory=list)  # for trees grown together, as far as this party knows
+    present: frozenset[str] = frozenset()  # those with whom keys were exchanged when the newest round began
+    ended: frozenset[str] | None = None  # those with whom keys were exchanged when the training ended
     rematched: dict[int, int] = field(default_factory=dict)  # per search during the training: what was adopted then
+    n_rows: dict[str, int] = field(default_factory=dict)  # of all parties, from the search before the training
+    turns: list[int] = field(default_factory=list)  # whose turn it is, as far as it is known
+
+    def copy(self) -> Rules:
+        """As they are now. What has one answer in a run (`first`) is common to both."""
+        twin = object.__new__(Rules)  # for every message: `dataclasses.replace` would take four times as long
+        twin.__dict__ |= self.__dict__ | {n: getattr(self, n).copy() for n in ("builders", "rematched", "adopted")}
+        return twin
 
     def refuse_unless(self, holds: bool, rule: str) -> None:
         """Refuse a question that breaks this rule."""
         if not holds:
             raise PrivacyError(f"Party {self.name!r} refuses: {rule}. It sends nothing.")
 
-    def check(self, question: msg.Request, n_features: int) -> msg.Reply | None:
+    def check(self, question: msg.Request) -> msg.Reply | None:
         """Refuse what the terms do not allow. Returns the earlier answer where the same was asked before."""
-        check = self._checks.get(type(question))
-        return check(self, question, n_features) if check else None
+        joint_terms.check_recipe(self, question)
+        self.new, check = {}, self._checks.get(type(question))
+        return check(self, question) if check else None
 
     def answered(self, question: msg.Request, reply: msg.Reply) -> None:
-        """Remember with whom keys were exchanged, and the answers of the newest round."""
+        """Remember with whom keys were exchanged, what has one answer in a run, and the answers of the newest round."""
+        self.first |= self.new
         if isinstance(question, msg.TakeKeys):
             self.exchanged = tuple(sorted(question.keys))
         if isinstance(question, msg.SumOntoRows | msg.Grow | msg.SumPerLeaf):
@@ -88,48 +131,71 @@ class Rules:
 
     def _once(self, kind: type, fact: Any, rule: str) -> None:
         """What is asked for again must be the same as the first time."""
-        self.refuse_unless(self.first.setdefault(kind, fact) == fact, f"{rule}, as the first time in this run")
+        self.refuse_unless(self.first.get(kind, fact) == fact, f"{rule}, as the first time in this run")
+        self.new[kind] = fact
 
-    def _describe(self, question: msg.Describe, _: int) -> None:
+    def _describe(self, question: msg.Describe) -> None:
         terms = self.terms.prepare
         share = terms.validation_fraction
         self.refuse_unless(question.validation_fraction == share, f"the study sets {share:g} of the rows aside")
         seed = terms.random_state
         self.refuse_unless(seed is None or question.seed == seed, f"the study's random_state is {seed}")
+        self.refuse_unless(question.private == is_private(terms), "rows are counted unless the study has epsilon")
         self._once(msg.Describe, (question.validation_fraction, question.seed), "the same rows are set aside")
 
-    def _settle(self, question: msg.Settle, _: int) -> None:
+    def _check_seed(self, seed: int) -> None:
+        _, first = self.first[msg.Describe]
+        self.refuse_unless(seed == first, f"one seed serves a run, {first}")
+
+    def _settle(self, question: msg.Settle) -> None:
         if self.terms.schema is not None:
             same = Schema(tuple(question.columns)) == self.terms.schema
             self.refuse_unless(same, "the columns and levels are those of the study")
         self._once(msg.Settle, tuple(question.columns), "the columns are the same")
 
-    def _take_keys(self, question: msg.TakeKeys, _: int) -> None:
+    def _take_keys(self, question: msg.TakeKeys) -> None:
         names = tuple(sorted(question.keys))
         strangers = [name for name in names if name not in self.terms.parties]
         self.refuse_unless(not strangers, f"keys are exchanged with parties of the study only, not with {strangers}")
         enough = len(names) >= self.terms.min_parties
         self.refuse_unless(enough, f"at least {self.terms.min_parties} parties take part (min_parties)")
 
-    def _sum(self, question: msg.SumFeatures | msg.SumLabels, _: int) -> None:
-        silent = isinstance(question, msg.SumLabels) and self.terms.train.epsilon is not None
-        self.refuse_unless(not silent, "label sums are not sent under epsilon: they have no noise")
-        classes = question.classes if isinstance(question, msg.SumLabels) else None
+    def _sum(self, question: msg.SumFeatures | msg.SumLabels) -> None:
+        classes, train = None, self.terms.train
+        if isinstance(question, msg.SumLabels):
+            classes = question.classes
+            self.refuse_unless(train.epsilon is None, "label sums are not sent under epsilon: they have no noise")
+            own = (question.objective, question.settings) == (train.objective, settings_of(train))
+            self.refuse_unless(own, f"the study's objective is {train.objective}")
+            self.check_classes(classes)
+        else:
+            self.refuse_unless(self.terms.sums_features, "nothing in the study needs sums of features")
         self._once(type(question), (self.exchanged, classes), "sums of features and labels are over the same parties")
 
-    def _n_hashes(self, n_features: int) -> int:
-        terms = self.terms.prepare
-        guarded = terms.original_features or n_features
-        return terms.n_hashes or max(default_hashes(guarded, terms.known_features), 1)
+    def check_classes(self, classes: list[Any] | None) -> None:
+        """Labels are classes or numbers, as the objective says. Two classes are 0 and 1: more would be steeper.
 
-    def _hash(self, question: msg.Hash, n_features: int) -> None:
+        Counts of a regression's labels would be a histogram of them; and noise is made for gradients up to 1.
+        """
+        objective = self.terms.train.objective
+        few = classes is None or is_multi(objective) or len(classes) == 2
+        fits = few and (classes is not None) == (labels_of(objective) == "classes")
+        self.refuse_unless(fits, f"the study's objective is {objective}")
+
+    @property
+    def _n_hashes(self) -> int:
+        return n_hashes_of(self.terms.prepare, self.n_features)
+
+    def _hash(self, question: msg.Hash) -> None:
         terms = self.terms.prepare
         blind = terms.matching == "blind"
         self.refuse_unless(self.terms.shares_rows, "the study looks for no similar rows")
         self.refuse_unless((question.seed is None) == blind, f"the study says matching = {terms.matching}")
-        wanted = self._n_hashes(n_features)
+        if question.seed is not None:
+            self._check_seed(question.seed)
+        wanted = self._n_hashes
         self.refuse_unless(question.n_hashes == wanted, f"the study has {wanted} hash values per row")
-        few = wanted < guarded_columns(terms, n_features) or terms.allow_unsafe_hashes
+        few = wanted < guarded_columns(terms, self.n_features) or terms.allow_unsafe_hashes
         self.refuse_unless(few, "fewer hash values than unknown columns (L < d)")
         self.refuse_unless(question.law == terms.hash_law, f"the study's hash_law is {terms.hash_law}")
         given = terms.bucket_width
@@ -137,12 +203,12 @@ class Rules:
         self.refuse_unless(question.bucket_width > 0, "a bucket has a width")
         self._once(msg.Hash, wire.encode(question), "rows are hashed in one way")
 
-    def _hash_by_trees(self, question: msg.HashByTrees, n_features: int) -> None:
+    def _hash_by_trees(self, question: msg.HashByTrees) -> None:
         blind = self.terms.prepare.matching == "blind"
         self.refuse_unless(question.blind == blind, f"the study says matching = {self.terms.prepare.matching}")
         self.refuse_unless(bool(self.terms.shares_rows and self.terms.train.rematch), "the study has no rematch")
-        self.refuse_unless(question.n_hashes == self._n_hashes(n_features), "no more leaves than hash values")
-        adopted = self.adopted + bool(question.previous)
+        self.refuse_unless(question.n_hashes == self._n_hashes, "no more leaves than hash values")
+        adopted = self.n_adopted + bool(question.previous)
         same = self.rematched.get(question.round, adopted) == adopted
         self.refuse_unless(same, f"the search of round {question.round} is after the same trees")
         most = self.terms.train.n_trees.bit_length() + self.starts  # when their number doubles, or somebody is back
@@ -151,12 +217,44 @@ class Rules:
         self._adopt(question.previous)
         self.rematched[question.round] = adopted
 
+    def check_scale(self, question: msg.Hash, own: Scale, groups: AnyArray) -> None:
+        """No column may count alone: the scale of all rows follows from sums that only the hub knows, but not freely.
+
+        The variance of all rows is at least a party's share of the rows times its own variance. Other parties can
+        spread more widely than this one; but a column that hardly counts here is not one of the unknown columns.
+        A refusal tells the hub something of this party's rows. So there is one scale, refused or not.
+        """
+        self.first |= self.new
+        mean, deviation = (wire.unpack(array, "f8", own.mean.shape) for array in (question.mean, question.deviation))
+        if self.terms.prepare.scale == "none":
+            self.refuse_unless(bool((mean == 0).all() and (deviation == 1).all()), "the study has scale = none")
+            return
+        varies, spread = own.deviation < WITHOUT_WEIGHT, self._spread(deviation, own)
+        n = guarded_columns(self.terms.prepare, self.n_features)
+        left = n - len({*groups[varies]} - {*groups[spread * FAR >= 1]})
+        few = question.n_hashes < left or self.terms.prepare.allow_unsafe_hashes
+        rule = f"the hub's scale leaves {left} of {n} columns, for {question.n_hashes} hash values (L < d)"
+        self.refuse_unless(few, f"{rule}. Outliers of another party can be the cause: ask the others")
+
+    def check_grid(self, mean: msg.Array, deviation: msg.Array, own: Scale) -> None:
+        """Nor is the grid of shared cut points so fine that a threshold is a value of this party. There is one grid."""
+        self.first |= self.new
+        _, unit = (wire.unpack(array, "f8", own.mean.shape) for array in (mean, deviation))
+        self._spread(unit, own)
+
+    def _spread(self, deviation: AnyArray, own: Scale) -> AnyArray:
+        """How widely this party's rows spread in each column, in the hub's units; 0 where they do not vary."""
+        self.refuse_unless(bool((deviation > 0).all()), "a deviation is above zero")
+        spread: AnyArray = np.where(own.deviation < WITHOUT_WEIGHT, own.deviation / deviation, 0.0)
+        self.refuse_unless(spread.max() <= FAR, f"its rows spread more than {FAR:g} times as widely as the hub's scale")
+        return spread
+
     def check_spread(self, spread: float, question: msg.Hash) -> None:
         """Buckets must not be narrow beside the spread of this party's own rows, unless the study says how wide."""
         wide = self.terms.prepare.bucket_width is not None or question.bucket_width >= NARROWEST * spread
-        self.refuse_unless(wide, f"buckets of {question.bucket_width:g} are too narrow for rows that spread {spread:g}")
+        self.refuse_unless(wide, f"buckets of {question.bucket_width:g} are too narrow for this party's rows")
 
-    def _match(self, question: msg.Match | msg.TakeSimilar, _: int) -> None:
+    def _match(self, question: msg.Match | msg.TakeSimilar) -> None:
         blind = self.terms.prepare.matching == "blind"
         fits = isinstance(question, msg.TakeSimilar) == blind
         self.refuse_unless(fits, f"the study says matching = {self.terms.prepare.matching}")
@@ -164,7 +262,7 @@ class Rules:
         self.refuse_unless(self.name in question.parties, "this party is one of those that are matched")
         others = {*question.parties} - {self.name}
         shown = question.similar if isinstance(question, msg.TakeSimilar) else question.tables
-        sized = question.n_rows if isinstance(question, msg.TakeSimilar) else question.tables
+        sized = _sizes(question)
         self.refuse_unless(self.name not in shown, "similar rows are those of other parties")
         fresh = self.terms.prepare.ids == "fresh"
         self.refuse_unless({*shown} == (set() if fresh else others), "similar rows are those of all that are matched")
@@ -175,35 +273,31 @@ class Rules:
             self.refuse_unless(question.n_neighbors == n, f"the study has {n} similar rows per row")
             most = self.terms.prepare.max_candidates or None
             self.refuse_unless(question.max_candidates == most, f"the study's max_candidates is {most}")
-        else:
-            most = max(question.n_rows.values())
-            self.refuse_unless(most <= MOST_ROWS, f"no party has more than {MOST_ROWS} rows")
+        same = all(self.n_rows.get(other, n) == n for other, n in sized.items())
+        self.refuse_unless(same, "a party has as many rows as before")
+        self._check_sums(sized, self.n_outputs)
+
+    def _check_sums(self, n_rows: Mapping[str, int], n_outputs: int) -> None:
+        fits = 8 * n_outputs * max(n_rows.values(), default=0) <= MOST_SUMS
+        self.refuse_unless(fits, f"no sums are larger than {MOST_SUMS} bytes")
 
     def _known_names(self, names: Iterable[str]) -> None:
         strangers = [name for name in names if name not in self.terms.parties]
         self.refuse_unless(not strangers, f"the study has no party {strangers}")
 
-    def _describe_labels(self, question: msg.DescribeLabels, _: int) -> None:
+    def _describe_labels(self, question: msg.DescribeLabels) -> None:
         objective = self.terms.train.objective
+        self.refuse_unless(not is_private(self.terms.train), "the study declares the classes: nobody asks for them")
         self.refuse_unless(question.objective == objective, f"the study's objective is {objective}")
 
-    def _start(self, question: msg.Start, n_features: int) -> None:
-        terms, names = self.terms, [c.name for c in self.terms.schema.columns] if self.terms.schema else None
-        wanted = with_numbers(terms.train, names, n_features)
-        for parameter in wanted.__struct_fields__:
-            mine, theirs = getattr(wanted, parameter), getattr(question.params, parameter)
-            may_settle = mine is None and theirs in SETTLED.get(parameter, ())
-            if parameter in ("leaf_values", "extra_depth") and len(terms.parties) == 1:
-                continue  # one party's own leaf values are exact
-            if parameter == "rematch" and not terms.shares_rows and theirs == 0:
-                continue
-            if parameter == "random_state" and mine is None:
-                continue  # the run's seed, which the next line holds
-            self.refuse_unless(mine == theirs or may_settle, f"the study has {parameter} = {mine}, not {theirs}")
+    def _start(self, question: msg.Start) -> None:
+        terms = self.terms
+        self._check_params(question.params)
         grid, cuts = (question.mean, question.deviation), terms.train.cuts
         fits = all((part is not None) == (cuts == "shared") for part in grid)
         self.refuse_unless(fits, f"the study's cuts are {cuts}")
-        several = terms.train.objective == "multi:softprob"
+        self.check_classes(question.classes)
+        several = is_multi(terms.train.objective)
         n_outputs = len(question.classes or ()) if several else 1
         self.refuse_unless(len(question.base_margin) == n_outputs, f"the study has {n_outputs} outputs")
         self.refuse_unless(question.n_rounds == terms.n_rounds, f"the study has {terms.n_rounds} rounds")
@@ -214,37 +308,91 @@ class Rules:
         n = len(terms.parties)
         self.refuse_unless(min(terms.min_parties, n) <= question.n_parties <= n, f"{n} parties take part")
         self.refuse_unless(self.starts < 10 * n, f"a training starts again at most {10 * n} times")
-        alike = (question.seed, question.classes, question.base_margin, *grid)
+        self._check_sums(self.n_rows, n_outputs)
+        self._check_seed(question.seed)
+        alike = (question.classes, question.base_margin, *grid)
         self._once(msg.Start, alike, "a training starts alike")
-        self.starts, self.adopted, self.n_outputs, self.begun = self.starts + 1, 0, n_outputs, False
+        self.starts, self.n_adopted, self.last_adopted = self.starts + 1, 0, -1
+        self.n_outputs, self.begun = n_outputs, False
 
-    def _replay(self, question: msg.Replay, _: int) -> None:
+    def _check_params(self, params: TrainParams) -> None:
+        """The parameters are those of the study, but for what the hub settles."""
+        terms = self.terms
+        wanted = with_numbers(terms.train, terms.schema.names if terms.schema else None, self.n_features)
+        for parameter in wanted.__struct_fields__:
+            mine, theirs = getattr(wanted, parameter), getattr(params, parameter)
+            may_settle = mine is None and theirs in SETTLED.get(parameter, ())
+            if parameter in ("leaf_values", "extra_depth") and len(terms.parties) == 1:
+                continue  # one party's own leaf values are exact
+            if parameter == "rematch" and not terms.shares_rows and theirs == 0:
+                continue
+            if parameter == "label_spread" and mine is None and terms.train.objective in SPREAD:
+                continue  # from the label sums of all parties
+            if parameter == "random_state" and mine is None:
+                continue  # the run's seed: every start has that of the first
+            self.refuse_unless(mine == theirs or may_settle, f"the study has {parameter} = {mine}, not {theirs}")
+
+    def _replay(self, question: msg.Replay) -> None:
         for trees in question.rounds:
             self._adopt(trees)
 
-    def _finish(self, question: msg.Finish, _: int) -> None:
+    def _finish(self, question: msg.Finish) -> None:
+        """Metrics are sums, too: over others than the first time, or fewer, they would differ by one party's."""
+        now = frozenset(self.exchanged)
+        fits = self.ended is None or now <= self.ended
+        self.refuse_unless(fits, "a training ends over the parties that it ended over before, or fewer")
         self._adopt(question.previous)
+        self.ended = now
 
     def _adopt(self, trees: list[msg.AdoptedTree]) -> None:
         """Count the rounds whose trees become part of the model."""
         if trees:
-            self.refuse_unless(self.adopted < self.terms.n_rounds, "no more rounds than the study has")
+            self.refuse_unless(self.n_adopted < self.terms.n_rounds, "no more rounds than the study has")
             self._check_number(len(trees))
             self._check_size([tree.structure for tree in trees if tree.structure is not None])
-            self.adopted += 1
+            signed = [tree.signed for tree in trees if tree.signed is not None]
+            number = signed[0].round if signed else self.round  # values alone: of the trees just summed over
+            in_turn = not signed or number > self.last_adopted
+            self.refuse_unless(in_turn, f"trees of round {number} are adopted in their turn")
+            beside = all(tree.structure is not None for tree in trees if tree.signed is not None)
+            self.refuse_unless(beside, "a signature comes with its tree")
+            self._check_signers(signed, number)
+            self._stays_adopted([tree.values for tree in trees])
+            self.n_adopted, self.last_adopted = self.n_adopted + 1, number
+
+    def _stays_adopted(self, values: list[msg.Array]) -> None:
+        """After a new start the model is the same again: other leaf values would be other questions about the rows."""
+        if self.n_adopted == len(self.adopted):
+            self.adopted.append(values)
+        self.refuse_unless(self.adopted[self.n_adopted] == values, "trees that were adopted stay as they are")
+
+    def _check_signers(self, signed: list[msg.Signed], number: int) -> None:
+        """Trees are signed for their round, by those whose turn it was. `signing.py` refuses what is not signed."""
+        if not signed:
+            return
+        rounds = {own.round for own in signed}
+        self.refuse_unless(rounds == {number}, f"trees of round {number} are signed for it, not for {sorted(rounds)}")
+        signers = [own.builder for own in signed]
+        self._known_names(signers)
+        turns, parties = self.terms.train.turns, self.terms.parties
+        asked = [parties[number % len(parties)]] if turns == "round_robin" else self.builders.get(number)
+        each_once = list(dict.fromkeys(signers))
+        expected = [name for name in asked or each_once for _ in range(self.n_outputs)]
+        rule = f"the trees of round {number} are signed by those whose turn it was"
+        self.refuse_unless(signers == expected and (turns == "all" or len(each_once) == 1), rule)
 
     def _check_number(self, n: int) -> None:
         builders = len(self.terms.parties) if self.terms.train.turns == "all" else 1
         fits = 0 < n <= builders * self.n_outputs and n % self.n_outputs == 0
         self.refuse_unless(fits, f"a round has {self.n_outputs} trees of each builder, not {n} in all")
 
-    def _in_round(self, question: msg.SumOntoRows | msg.Grow | msg.SumPerLeaf, _: int) -> msg.Reply | None:
+    def _in_round(self, question: msg.SumOntoRows | msg.Grow | msg.SumPerLeaf) -> msg.Reply | None:
         self.refuse_unless(question.round >= self.round, f"round {question.round} is over")
         if question.round == self.round and (known := self.asked.get(type(question))):
             self.refuse_unless(known[0] == wire.encode(question), f"round {question.round} is answered once")
             return known[1]
-        over = question.round == self.round and not self.begun
-        self.refuse_unless(not over, f"round {question.round} ended when the training started again")
+        ended = question.round == self.round and not self.begun
+        self.refuse_unless(not ended, f"round {question.round} ended when the training started again")
         if isinstance(question, msg.SumPerLeaf):
             self._leaf_sums(question)
         else:
@@ -256,22 +404,27 @@ class Rules:
         return None
 
     def _new_round(self, question: msg.SumOntoRows | msg.Grow) -> None:
-        """Every round has new gradients, but for a few: where a party was lost, its turn passes."""
-        passed = self.passed + (self.adopted + bool(question.previous) <= self.used)
+        """Every round has new gradients, but for a few: where a party was lost, its turn passes to those who are left.
+
+        So a turn passes once per lost party, and who is back waits for the next tree.
+        """
+        passes, now = self.n_adopted + bool(question.previous) <= self.used, frozenset(self.exchanged)
+        fewer = not passes or not self.terms.masked or now < self.present
+        self.refuse_unless(fewer, "a round without a new tree is over fewer parties than the one before")
         most = len(self.terms.parties)
-        self.refuse_unless(passed <= most, f"at most {most} rounds pass without a new tree")
+        self.refuse_unless(self.passed + passes <= most, f"at most {most} rounds pass without a new tree")
         self._adopt(question.previous)
-        self.round, self.begun, self.asked = question.round, True, {}
-        self.passed, self.used = passed, max(self.used, self.adopted)
+        self.round, self.begun, self.asked, self.present = question.round, True, {}, now
+        self.passed, self.used = self.passed + passes, max(self.used, self.n_adopted)
 
     def _turn(self, question: msg.SumOntoRows | msg.Grow) -> None:
         """Whether those build whose turn it is."""
-        turns, parties = self.terms.train.turns, self.terms.parties
+        turns = self.terms.train.turns
         builders = question.builders if isinstance(question, msg.SumOntoRows) else [self.name]
         self._known_names(builders)
-        if turns == "round_robin":
-            next_one = parties[question.round % len(parties)]
-            self.refuse_unless(builders == [next_one], f"in round {question.round} it is the turn of {next_one!r}")
+        next_one = self._next_builder(question.round)
+        its_turn = next_one is None or builders == [next_one]
+        self.refuse_unless(its_turn, f"in round {question.round} it is the turn of {next_one!r}")
         alone = turns == "all" or len(builders) == 1
         self.refuse_unless(alone and len({*builders}) == len(builders) > 0, f"the study's turns are {turns}")
         if isinstance(question, msg.SumOntoRows):
@@ -283,6 +436,23 @@ class Rules:
             self.refuse_unless(fits, "similar rows are those of other builders")
             late = question.round == self.round and msg.Grow in self.asked
             self.refuse_unless(not late, "the sums of a round come before its trees")
+            self.builders[question.round] = builders
+        else:
+            known = self.builders.setdefault(question.round, builders)
+            self.refuse_unless(self.name in known, f"round {question.round} is that of {known}")
+
+    def _next_builder(self, number: int) -> str | None:
+        """Whose turn it is, if one party builds and this one can know which: by rows, it must know those of all."""
+        turns, parties = self.terms.train.turns, self.terms.parties
+        if turns == "round_robin":
+            return parties[number % len(parties)]
+        if turns != "proportional" or {*self.n_rows} != {*parties}:
+            return None
+        self.refuse_unless(number < MOST_TURNS, f"a training has at most {MOST_TURNS} turns")
+        if number >= len(self.turns):
+            order: Iterator[list[int]] = TURNS[turns]([self.n_rows[party] for party in parties])
+            self.turns = [builder for (builder,) in islice(order, max(number + 1, 2 * len(self.turns)))]
+        return parties[self.turns[number]]
 
     def _leaf_sums(self, question: msg.SumPerLeaf) -> None:
         self.refuse_unless(question.round == self.round, "leaf sums follow the growing of their trees")
@@ -290,12 +460,17 @@ class Rules:
         self.refuse_unless(exact, "the study takes leaf values from the builder")
         self._check_number(len(question.trees))
         self._check_size(question.trees)
+        self._check_signers([own for own in question.signed if own is not None], question.round)
 
     def _check_size(self, trees: list[msg.TreeStructure]) -> None:
-        params = self.terms.train
+        """A tree has at most as many leaves as the study allows, and as its builder has rows."""
+        params, limits = self.terms.train, [max(self.n_rows.values())] if self.n_rows else []
         if params.max_depth:
-            most = 2 ** (params.max_depth + (params.extra_depth or 0) + 1)
-            self.refuse_unless(all(t.n_nodes < most for t in trees), "no tree is larger than the study allows")
+            limits.append(2 ** (params.max_depth + (params.extra_depth or 0)))
+        if params.max_leaves and not (params.max_depth and params.extra_depth):  # else the hub prunes to them
+            limits.append(params.max_leaves)
+        fits = not limits or all(t.n_nodes < 2 * min(limits) for t in trees)
+        self.refuse_unless(fits, "no tree is larger than the study allows")
 
     _checks: ClassVar[dict[type, Callable[..., msg.Reply | None]]] = {
         msg.Describe: _describe,
@@ -314,4 +489,13 @@ class Rules:
         msg.Grow: _in_round,
         msg.SumPerLeaf: _in_round,
         msg.Finish: _finish,
+        msg.StartTogether: joint_terms.start,
+        msg.SendModel: joint_terms.send_model,
     }
+
+
+def _sizes(question: msg.Match | msg.TakeSimilar) -> dict[str, int]:
+    """How many rows each other party has, as the hub says."""
+    if isinstance(question, msg.TakeSimilar):
+        return question.n_rows
+    return {other: table.shape[0] if table.shape else 0 for other, table in question.tables.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,20 +17,24 @@ from simfl.arrays import AnyArray, Doubles, Floats, Ints, smallest_type
 from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
 from simfl.errors import DataError, ProtocolError
+from simfl.model.compare import Adopted, GrownTree
 from simfl.params import BINS
 from simfl.party.party import Rows, Split
 from simfl.party.sealing import Sealing
+from simfl.party.signing import Content, Signing
 from simfl.party.similar import SimilarRows, as_ids
 from simfl.preprocessing.tables import HashValues
 from simfl.privacy.exact import power_above
-from simfl.privacy.noise import plan
+from simfl.privacy.masks import told
+from simfl.privacy.noise import plan_noise
 from simfl.privacy.tokens import fresh_order
 from simfl.training import cuts, trees
 from simfl.training.gradients import add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
 from simfl.training.groups import join_small_groups
-from simfl.training.losses import LOSSES
+from simfl.training.losses import loss_of
+from simfl.training.schedule import shared_step
 from simfl.training.traversal import Walker, walker
-from simfl.training.trees import Tree
+from simfl.training.trees import Tree, apart
 
 Bins = dict[int, xgb.QuantileDMatrix]  # by their number
 
@@ -47,7 +52,7 @@ class Following:
     @classmethod
     def of(cls, rows: Rows, start: msg.Start, split: Split) -> Following:
         """Rows at the start value."""
-        y = as_targets(rows.y, start.classes, split.who)
+        y = as_targets(rows.y, loss_of(start.params), start.classes, split.who)
         margin = np.tile(np.array(start.base_margin, dtype=np.float32), (len(y), 1))
         by_level = split.schema is not None and split.schema.has_categories
         return cls(walker(rows.X, by_level=by_level), rows, y, margin)
@@ -63,33 +68,42 @@ class Following:
 
 
 class PartyTraining:
-    """A party's part in one training."""
+    """A party's part in one training. `signing`: where parties have certificates."""
 
-    def __init__(self, start: msg.Start, name: str, split: Split, similar: SimilarRows, bins: Bins) -> None:
-        self.name, self.split, self.similar = name, split, similar
+    def __init__(
+        self, start: msg.Start, name: str, split: Split, similar: SimilarRows, bins: Bins, signing: Signing | None
+    ) -> None:
+        self.name, self.split, self.similar, self.signing = name, split, similar, signing
         self.params, self.seed = start.params, start.seed
-        self.loss = LOSSES[start.params.objective]
+        self.loss = loss_of(start.params)
         self.train = Following.of(split.training, start, split)
         self.validation = Following.of(split.validation, start, split) if split.validation else None
         self.recent: deque[AnyArray] = deque(maxlen=start.remember)  # the leaves of the last trees
         self.points = _cut_points(start, split)  # the cut points that all parties share, if they do
+        self.shown: Counter[str] = Counter()  # what was done to what was sent: the exit's, once there is one
+        self._own_level = _own_level(split, similar)
         self._bins = bins
         self._grower: trees.Grower | None = None
         self._seen: list[Tree] = []  # trees whose values are not known yet
+        self._seen_as: list[msg.TreeStructure] = []  # the same, as they were sent
+        self._said = told(start, split.schema)  # all that the hub must have told the others, too
+        self._adopted: list[list[GrownTree]] = []  # per round
         self.g, self.h = np.empty((0, 0), np.float32), np.empty((0, 0), np.float32)
-        n_outputs = len(start.base_margin)
+        self._classes, self._base_margin = start.classes, start.base_margin
+        self.n_outputs = n_outputs = len(start.base_margin)
         for first in range(0, len(start.warm_start), n_outputs):
             self.adopt(start.warm_start[first : first + n_outputs])
 
     def begin(self, start: msg.Start, sealing: Sealing) -> msg.Started:
         """Prepare the exit for this training's sums, and announce their bounds."""
-        noise = plan(start.params, start.n_rounds, start.n_parties, shares_rows=start.shares_rows)
+        noise = plan_noise(start.params, start.n_rounds, start.n_parties, shares_rows=start.shares_rows)
         rows = self.split.training
         if noise is not None and rows.weight is not None and rows.heaviest > 1:
             raise DataError(
                 f"{self.split.who} has rows of weight above 1: epsilon counts a row as one. Scale the weights down."
             )
         sealing.begin(noise, start.n_parties)
+        self.shown = sealing.shown
         g, h = self.loss.bounds(self.train.margin, self.train.y)
         return msg.Started(
             gradient=power_above(g * rows.heaviest),
@@ -103,12 +117,14 @@ class PartyTraining:
     def adopt(self, previous: list[msg.AdoptedTree]) -> None:
         """Add the previous trees to the margins; then the gradients are those of the new model."""
         if previous:
-            structures = [p.structure for p in previous]
-            if all(s is not None for s in structures):
-                self._see([s for s in structures if s is not None])
+            self._see_adopted(previous)
             if len(self._seen) != len(previous):
                 raise ProtocolError(f"{self.split.who} was given leaf values for trees that it has not seen.")
             values = [wire.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, self._seen, strict=True)]
+            if self._by_builder:
+                values = [shared_step(self.params.learning_rate, len(previous) // self.n_outputs) * v for v in values]
+            self._adopted.append(list(zip(self._seen, values, strict=True)))
+            self._said = told(self._said, self._seen_as, [p.values for p in previous])
             for following in self._following:
                 following.add(values)
             if self.recent.maxlen:
@@ -119,11 +135,36 @@ class PartyTraining:
             self.g, self.h = self.loss.gradients(self.train.margin, self.train.y, self.train.rows.weight)
 
     @property
+    def n_rounds(self) -> int:
+        """How many rounds' trees were adopted."""
+        return len(self._adopted)
+
+    @property
+    def adopted(self) -> Adopted:
+        """What this party knows of the model."""
+        schema, n_features = self.split.schema, self.split.n_features
+        return Adopted(self.params, self._classes, self._base_margin, schema, n_features, self._adopted)
+
+    @property
     def _following(self) -> list[Following]:
         return [self.train] + ([self.validation] if self.validation else [])
 
-    def _see(self, structures: list[msg.TreeStructure]) -> None:
-        self._seen = [wire.tree_from_message(s, self.split.n_features) for s in structures]
+    @property
+    def _by_builder(self) -> bool:
+        return self.params.leaf_values == "builder"
+
+    def _see_adopted(self, previous: list[msg.AdoptedTree]) -> None:
+        """Look at trees that come with their structures. Those of leaf sums are known."""
+        grown = [Content(p.structure, p.values if self._by_builder else None) for p in previous if p.structure]
+        if len(grown) == len(previous):
+            self._see(grown, [p.signed for p in previous])
+
+    def _see(self, grown: list[Content], signed: Sequence[msg.Signed | None]) -> None:
+        """Find the leaves of all rows in these trees, if their builders signed them."""
+        if self.signing:
+            self.signing.check(signed, grown, self.n_outputs)
+        self._seen_as = [own.tree for own in grown]
+        self._seen = [wire.tree_from_message(s, self.split.n_features) for s in self._seen_as]
         for following in self._following:
             following.fall(self._seen)
 
@@ -135,21 +176,22 @@ class PartyTraining:
         leaves = np.stack(recent, axis=1)  # in the type of the largest tree
         return HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
 
-    def scores(self, mask: msg.Masking | None, sealing: Sealing) -> msg.WideSums | None:
+    def scores(self, mask: msg.Masking | None, sealing: Sealing) -> msg.SmallSums | None:
         """Sums of the metrics and the weight behind them, on training and on validation rows."""
         if sealing.noise:  # metrics are sums, too
             return None
         sums: list[float] = []
         for following in (self.train, self.validation):
-            found = following and self.loss.metric_sums(following.margin, following.y, following.rows.weight)
-            sums += [found[name] if found else 0.0 for name in self.loss.metrics]
+            found = following and self.loss.all_sums(following.margin, following.y, following.rows.weight)
+            sums += [found[name] if found else 0.0 for name in self.loss.sums]
             sums.append(following.rows.total_weight if following else 0.0)
-        return sealing.small(sums, mask, "scores")
+        return sealing.small(sums, mask, "scores", self._said)
 
     # --- step 1: sums onto the rows of builders ----------------------------------------------------------------------
 
     def sum_onto_rows(self, question: msg.SumOntoRows, sealing: Sealing) -> msg.RowSums:
         """Add this party's gradients onto the rows of the builders that its rows resemble."""
+        sealing.check(question.mask)
         self.adopt(question.previous)
         g: dict[str, msg.Array] = {}
         h: dict[str, msg.Array] = {}
@@ -158,7 +200,7 @@ class PartyTraining:
             if similar is not None:
                 seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
                 sums = self._sum_onto(similar, self.similar.n_rows[builder], seed)
-                g[builder], h[builder] = sealing.onto_rows(sums, builder, question)
+                g[builder], h[builder] = sealing.onto_rows(sums, builder, question, self._said)
         return msg.RowSums(round=question.round, gradients=g, hessians=h, scores=self.scores(question.mask, sealing))
 
     def _similar_rows(self, builder: str, question: msg.SumOntoRows) -> Ints | None:
@@ -173,11 +215,13 @@ class PartyTraining:
         similar = np.empty((len(places), 1), dtype=np.int32)
         column = msg.Array(drawn.dtype, (*drawn.shape, 1), drawn.data)
         similar[places] = as_ids(column, len(similar), self.similar.n_rows[builder], self.name)
+        self.shown["fresh ids"] += 1
         return similar
 
     def _sum_onto(self, similar: Ints, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
         """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
-        least, near = self.params.min_group, self.similar.near
+        least, near = self.params.min_group or 1, self.similar.near
+        self.shown[f"min_group {1 if near is None else least}"] += 1
         if least == 1 or near is None:
             return sum_onto_similar(similar, self.g, self.h, n_rows, seed)
         goes_to = join_small_groups(similar, draw_similar(similar, seed), near, n_rows, least)
@@ -189,8 +233,9 @@ class PartyTraining:
 
     def grow(self, question: msg.Grow, sealing: Sealing, n_jobs: int) -> msg.Grown:
         """The next trees, from this party's gradients and the sums of the others."""
+        sealing.check(question.mask)
         self.adopt(question.previous)
-        g, h = self._weighted(question, sealing)
+        g, h = self._apart(question, sealing) if self._own_level is not None else self._weighted(question, sealing)
         grower = self._grower_for(n_jobs)
         grown = [
             grower.grow(
@@ -200,26 +245,41 @@ class PartyTraining:
             )
             for output in range(g.shape[1])
         ]
+        if self._own_level is not None and self.split.schema and self.split.schema.party:
+            n_parties = len(self.split.schema.party.levels)
+            grown = [apart(tree, self.split.n_features - 1, self._own_level, n_parties) for tree in grown]
         if self.points is not None:
             grown = [cuts.on_grid(tree, self.points) for tree in grown]
-        values = [wire.pack(t.value[t.leaves]) for t in grown] if self.params.leaf_values == "builder" else None
+        values = [wire.pack(t.value[t.leaves]) for t in grown] if self._by_builder else None
         scores = self.scores(question.mask, sealing) if question.with_scores else None
         structures = [wire.tree_to_message(t) for t in grown]
-        return msg.Grown(round=question.round, trees=structures, values=values, scores=scores)
+        self.shown.update(["trees", "own cut points" if self.points is None else "shared cut points"])
+        own = [Content(tree, values[n] if values else None) for n, tree in enumerate(structures)]
+        signed = self.signing.sign(question.round, own) if self.signing else []
+        return msg.Grown(round=question.round, trees=structures, values=values, scores=scores, signed=signed)
 
-    def _weighted(self, question: msg.Grow, sealing: Sealing) -> tuple[Floats, Floats]:
-        """The paper's weighted gradients: this party's own and the sums of the others."""
-        sums = sealing.opened(question, self.name, self.g.shape)
+    def _weighted(
+        self, question: msg.Grow, sealing: Sealing, own: tuple[Floats, Floats] | None = None
+    ) -> tuple[Floats, Floats]:
+        """The paper's weighted gradients: this party's own (or those given) and the sums of the others."""
+        g, h = own or (self.g, self.h)
+        sums = sealing.opened(question, self.name, g.shape, self._said)
         if sums is None:
-            return self.g, self.h
+            return g, h
         places = self.similar.places
         if question.order is not None and places is not None:  # fresh ids: the sums are in an order of this tree's own
             places = places[fresh_order(question.order, len(places))]
         G, H = sums
         return (
-            weighted(self.g, G, question.exponents[0], places),
-            weighted(self.h, H, question.exponents[1], places),
+            weighted(g, G, question.exponents[0], places),
+            weighted(h, H, question.exponents[1], places),
         )
+
+    def _apart(self, question: msg.Grow, sealing: Sealing) -> tuple[Floats, Floats]:
+        """Every row twice: with this party's own gradients, and with the sums of the others, as a row of theirs."""
+        nothing = np.zeros_like(self.g)
+        others = self._weighted(question, sealing, (nothing, nothing))
+        return np.concatenate([self.g, others[0]]), np.concatenate([self.h, others[1]])
 
     def _grower_for(self, n_jobs: int) -> trees.Grower:
         threads = trees.threads_for(self.split.training.X, n_jobs)
@@ -233,8 +293,13 @@ class PartyTraining:
         if self.points is None and max_bin in self._bins:
             return self._bins[max_bin]
         X = rows.X if self.points is None else cuts.counted(rows.X, self.points)
+        weight = rows.weight
+        if self._own_level is not None:
+            X = np.concatenate([X, X])
+            X[len(rows.y) :, -1] = np.nan  # not this party
+            weight = None if weight is None else np.concatenate([weight, weight])
         types = xgboost_types(self.split.schema)
-        binned = xgb.QuantileDMatrix(X, weight=rows.weight, max_bin=max_bin, nthread=threads, **types)
+        binned = xgb.QuantileDMatrix(X, weight=weight, max_bin=max_bin, nthread=threads, **types)
         if self.points is None:
             self._bins[max_bin] = binned
         return binned
@@ -245,13 +310,23 @@ class PartyTraining:
         """Add up this party's gradients in every leaf of the new trees."""
         if not self.g.size:
             raise ProtocolError(f"{self.split.who} was asked for leaf sums before a round began.")
-        self._see(question.trees)
-        n_outputs = self.g.shape[1]
+        self._see([Content(tree, None) for tree in question.trees], question.signed)
+        n_outputs = self.n_outputs
         sums = [
             sum_per_leaf(leaf, self.g, self.h, number % n_outputs, tree.n_leaves)
             for number, (leaf, tree) in enumerate(zip(self.train.leaves, self._seen, strict=True))
         ]
-        return sealing.per_leaf(sums, n_outputs, question)
+        return sealing.per_leaf(sums, n_outputs, question, self._said)
+
+
+def _own_level(split: Split, similar: SimilarRows) -> int | None:
+    """The level of this party in the column that names the party; None where there is none, or no other party.
+
+    All its rows have that level. So it grows trees on its rows twice, once for the others (see `_apart`).
+    """
+    if split.schema is None or split.schema.party is None or len(similar.parties) < 2:
+        return None
+    return int(split.training.X[0, -1])
 
 
 def _cut_points(start: msg.Start, split: Split) -> list[Floats | None] | None:
@@ -262,7 +337,8 @@ def _cut_points(start: msg.Start, split: Split) -> list[Floats | None] | None:
     mean, deviation = (wire.unpack(array, "f8", (expansion.width,)) for array in (start.mean, start.deviation))
     first = np.flatnonzero(np.diff(expansion.groups, prepend=-1))
     points = cuts.grid(mean[first], deviation[first], start.params.max_bin or BINS)
-    return [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
+    own = [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
+    return [*own, *[None] * (split.n_features - len(own))]  # the column that names the party is a category
 
 
 def _seed(*parts: int) -> int:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from copy import copy, deepcopy
 from typing import NamedTuple, Protocol
 
-from simfl.messages import Reply, Request
-from simfl.privacy.observed import shows
+from simfl.messages import Addend, Finished, Reply, Request
 from simfl.wire import encode
 
 
@@ -31,7 +30,9 @@ class Traffic:
     def __init__(self) -> None:
         self.received: dict[str, Counter[str]] = defaultdict(Counter)  # what reached a party
         self.sent: dict[str, Counter[str]] = defaultdict(Counter)  # what left a party
-        self.shown: dict[str, Counter[str]] = defaultdict(Counter)  # per party: which protections messages showed
+        self.shown: dict[str, Counter[str]] = defaultdict(
+            Counter
+        )  # per party: what it says it did, of all its trainings
         self.total = 0  # all bytes, both ways
         self.hops: list[Hop] = []
 
@@ -39,7 +40,8 @@ class Traffic:
         """Count one question and its answer, which has just arrived."""
         self.received[party][type(request).__name__] += n_in
         self.sent[party][type(reply).__name__] += n_out
-        self.shown[party].update(shows(request, reply))
+        if isinstance(reply, Finished) or (isinstance(reply, Addend) and reply.finished):
+            self.shown[party] = Counter(reply.shown)
         self.total += n_in + n_out
         self.hops.append(Hop(party, type(request).__name__, begun, time.perf_counter() - begun))
 
@@ -52,7 +54,7 @@ class Traffic:
         }
 
     def observed(self) -> Counter[str]:
-        """What the messages of all parties showed."""
+        """What all parties say they did to what they sent, once they have finished: see `privacy/observed.py`."""
         return sum(self.shown.values(), Counter())
 
     def copy(self) -> Traffic:

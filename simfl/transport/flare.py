@@ -12,7 +12,6 @@ again does no harm.
 
 import hashlib
 import logging
-import os
 import struct
 import threading
 import time
@@ -23,9 +22,10 @@ from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Any
 
-from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError
+from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError, TrainingStopped
 from simfl.messages import Reply, Request
 from simfl.transport.base import Traffic, encode_common
+from simfl.transport.lifetime import READY_FILE, exit_with_parent
 from simfl.wire import decode, encode
 
 try:
@@ -40,6 +40,7 @@ LARGEST = 4 * 2**30  # no question and no answer may be larger: this bounds what
 BEAT = 2.0  # a site that is still working says so after this many seconds
 CALL_TIMEOUT = 8.0  # seconds after which a call without any reply has failed and is repeated
 PROGRESS = "simfl.progress"  # FLARE's application command with which the submitter asks for progress
+SLOW = 10.0  # seconds after which a party that has not answered is named to whoever waits
 
 _BUSY, _DONE, _FAILED, _LARGE = range(4)
 _HEAD = struct.Struct("<BQ8sQ")  # kind, size of the body, tag of the run, number of the question
@@ -108,10 +109,14 @@ class FlareTransport:
         self._number = 0
         self._lock = threading.Lock()
         self._probes: dict[str, Future[bool]] = {}
+        self._asked: dict[str, float] = {}  # since when parties have not answered
+        self._stopped = ""  # why nobody is asked any more
         self._pool = ThreadPoolExecutor(2 * len(sites) + 1, thread_name_prefix="simfl-ask")
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
         """Ask several sites at once. Waits for all answers, even when a site is lost."""
+        if self._stopped:
+            raise TrainingStopped(self._stopped)
         common = encode_common(messages)
         asked = {p: self._pool.submit(self._carry, p, m, common or encode(m)) for p, m in messages.items()}
         replies, lost = {}, []
@@ -134,6 +139,15 @@ class FlareTransport:
                 self._probes[site] = self._pool.submit(self._answers, site)
         return back
 
+    def waiting(self) -> list[str]:
+        """Parties that were asked some time ago and have not answered yet."""
+        now = time.monotonic()
+        return [party for party, since in list(self._asked.items()) if now - since > SLOW]
+
+    def stop(self, why: str) -> None:
+        """Ask nobody any more: whoever wants to is told why."""
+        self._stopped = why
+
     def close(self) -> None:
         """Shut the thread pool down."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -150,11 +164,12 @@ class FlareTransport:
             self._number += 1
             number = self._number
         self._outbox[party, number] = data
-        begun = time.perf_counter()
+        begun, self._asked[party] = time.perf_counter(), time.monotonic()
         try:
             answer = self._exchange(party, number, data)
         finally:
             del self._outbox[party, number]
+            self._asked.pop(party, None)
         try:
             reply: Reply = decode(answer)  # type: ignore[assignment]
         except ProtocolError as error:
@@ -169,6 +184,8 @@ class FlareTransport:
         along = data if len(data) <= SMALL else b""
         heard = time.monotonic()
         while True:
+            if self._stopped:
+                raise TrainingStopped(self._stopped)
             try:
                 frame = site(timeout=CALL_TIMEOUT).ask(self.run, number, len(data), along)
                 kind, size, body = unpack_frame(frame, party, self.run, number)
@@ -190,6 +207,7 @@ class HubEnd(ABC):
 
     patience: float = 60.0
     run: str = ""  # the name of the training
+    job: str = ""  # FLARE's number of the job
 
     def __init__(self) -> None:
         self._outbox: Outbox = {}
@@ -197,16 +215,24 @@ class HubEnd(ABC):
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
         """Run the hub's part of the job. FLARE calls this at the server."""
-        exit_with_parent()
+        self.enter_process()
         context = collab.context
-        fl = collab.get_app_prop("__fl_context__")
+        fl, folder = collab.get_app_prop("__fl_context__"), Path(context.workspace.get_root_dir())
         fl.get_engine().register_app_command(PROGRESS, lambda topic, data, fl_ctx: self.progress(data))
+        self.job = fl.get_job_id()
+        ready = folder / self.job / READY_FILE
+        ready.touch()
         sites = {site.name: site for site in context.clients}
         transport = FlareTransport(sites, self._outbox, self.patience, self.run)
         try:
-            self.conduct(transport, Path(context.workspace.get_root_dir()))
+            self.conduct(transport, folder)
         finally:
+            ready.unlink(missing_ok=True)
             transport.close()
+
+    def enter_process(self) -> None:
+        """The process is FLARE's, and for this job alone."""
+        exit_with_parent()
 
     @collab.publish  # type: ignore[untyped-decorator]
     def piece(self, number: int, start: int, context: Any) -> bytes:
@@ -226,6 +252,7 @@ class SiteEnd(ABC):
     """A party's end of a job. Subclasses answer messages (`answer`)."""
 
     name: str = ""
+    job: str = ""  # FLARE's number of the job
 
     def __init__(self) -> None:
         self._number = 0
@@ -237,10 +264,20 @@ class SiteEnd(ABC):
     @collab.init  # type: ignore[untyped-decorator]
     def begin(self) -> None:
         """The job starts at this site."""
-        exit_with_parent()
+        self.enter_process()
         self._hub = collab.server
+        self.job = collab.get_app_prop("__fl_context__").get_job_id()
         self.name = collab.site_name
         self.open(self.name, Path(collab.context.workspace.get_root_dir()))
+
+    def enter_process(self) -> None:
+        """The process is FLARE's, and for this job alone."""
+        exit_with_parent()
+
+    @collab.final  # type: ignore[untyped-decorator]
+    def finish(self) -> None:
+        """The job ends at this site. FLARE would warn of a thread that is left."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def alive(self) -> bool:
@@ -308,15 +345,3 @@ class SiteEnd(ABC):
     @abstractmethod
     def answered(self, question: Request, bytes_in: int, answer: Reply, bytes_out: int) -> None:
         """Called after each answer, before it leaves."""
-
-
-def exit_with_parent() -> None:
-    """End this process when the one that started it is gone, even if that one is not yet reaped."""
-    parent = os.getppid()
-
-    def wait() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True, name="simfl-parent").start()

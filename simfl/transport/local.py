@@ -6,6 +6,7 @@ parties share the threads: a party that is asked alone gets all of them, parties
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Generic, Protocol, TypeVar
@@ -43,7 +44,7 @@ class LocalTransport(Generic[H]):
         self.traffic = Traffic()
         self.observe = observe
         self._lock = threading.Lock()
-        self._is_quick: dict[type, bool] = {}  # per kind of message: was it answered quickly the last time?
+        self._seconds: dict[type, deque[float]] = {}  # per kind of message: how long a party took the last two times
         self.n_jobs = 0
         self.share(n_jobs)
 
@@ -63,7 +64,8 @@ class LocalTransport(Generic[H]):
         common = (decode(data), len(data)) if data else None
         kind = type(next(iter(messages.values())))
         begun = time.perf_counter()
-        if len(messages) == 1 or self._is_quick.get(kind) or self.n_jobs == 1:
+        lately = self._seconds.setdefault(kind, deque([1.0], maxlen=2))  # steps may take turns: a short, a long one
+        if len(messages) == 1 or max(lately) < QUICK or self.n_jobs == 1:
             threads = self.n_jobs if len(messages) == 1 else 1
             replies = {party: self._carry(party, m, common, threads) for party, m in messages.items()}
         else:
@@ -73,7 +75,7 @@ class LocalTransport(Generic[H]):
                 replies = {party: future.result() for party, future in asked.items()}
             finally:
                 wait(asked.values())  # after an error or an interrupt, too: no party works on unseen
-        self._is_quick[kind] = time.perf_counter() - begun < QUICK * len(messages)
+        lately.append((time.perf_counter() - begun) / len(messages))
         return replies
 
     def returned(self) -> list[str]:

@@ -15,7 +15,14 @@ from simfl.privacy.keys import Keys
 from tests.adversary.lying import NAMES, STUDY, sessions, whole_run
 
 IN_ROUNDS = (msg.SumOntoRows, msg.Grow, msg.SumPerLeaf)
-STUDIES = [{}, {"matching": "shared"}, {"ids": "fresh"}, {"turns": "all"}, {"epsilon": 50.0}]
+STUDIES = [
+    {},
+    {"matching": "shared"},
+    {"ids": "fresh"},
+    {"turns": "all"},
+    {"epsilon": 50.0},
+    {"turns": "proportional", "max_depth": 0},
+]
 NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 255, 2**20])
 _recorded = {}
 
@@ -132,7 +139,7 @@ class AnyOrder(RuleBasedStateMachine):
     def masks_are_over_parties_of_the_study(self):
         session = getattr(self, "session", None)
         if session is not None and session.sealing.masks is not None:
-            assert {session.name, *session.sealing.masks.keys} == {*session.rules.exchanged} <= {*NAMES}
+            assert {session.name, *session.sealing.masks.streams} == {*session.rules.exchanged} <= {*NAMES}
 
 
 AnyOrder.TestCase.settings = settings(

@@ -12,7 +12,7 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.errors import DataError, ProtocolError
 from simfl.transport.local import LocalTransport
-from tests.wire import Between, bits, parties, rows, sessions, train
+from tests.wire import Between, Playback, bits, parties, rows, sessions, train
 
 PARAMS = {"n_trees": 3, "max_depth": 2, "random_state": 1, "rematch": 0}
 replace = msgspec.structs.replace
@@ -101,7 +101,7 @@ def test_similar_rows_are_of_the_other_parties():
 
 
 def label_sums(*numbers):
-    return lambda r: replace(r, sums=wire.pack_wide([int(n) << 224 for n in numbers]))
+    return lambda r: replace(r, sums=wire.pack(np.array(numbers, dtype=np.float64)))
 
 
 @pytest.mark.parametrize("sums", [(0, 10**40, 10**40), (-5, 35, 30), (3, 4, 30), (0, 0, 0)])
@@ -249,3 +249,26 @@ def test_honest_weights_are_not_refused(weight):
     for more in ({}, VALUED):
         training = run(msg.Started, honest, members=members, **more)
         assert len(training.rounds) == PARAMS["n_trees"]
+
+
+# --- the handshake ---------------------------------------------------------------------------------------------------
+
+
+def test_the_handshake_is_answered_with_what_was_asked_for():
+    pytest.importorskip("nvflare")
+    from simfl.deploy.opening import handshake
+    from simfl.deploy.orders import Order
+    from simfl.deploy.study import parse_study
+
+    text = 'name = "s"\nlabel = "y"\n' + "".join(f'[[party]]\nname = "p{i}"\n' for i in (0, 1))
+    greeting, form = msg.Greeting(problems=[], versions={}), sessions(parties(30))[0].handle
+    honest = [
+        greeting,
+        form(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=1)),
+        msg.Classes(classes=[0, 1]),
+    ]
+    for place, belongs in enumerate(("Greeting", "Description", "Classes")):
+        lie = [*honest[:place], msg.Done(), *honest[place + 1 :]]
+        transport = LocalTransport([Playback("p0", honest), Playback("p1", lie)], 1)
+        with pytest.raises(ProtocolError, match=f"'p1' sent Done where {belongs} belongs"):
+            handshake(transport, parse_study(text), Order(run="r", study=text, seed=1))

@@ -21,7 +21,8 @@ from sklearn.datasets import load_iris
 
 import simfl
 from simfl.errors import FileError
-from simfl.model import check, ubjson
+from simfl.model import check
+from simfl.training import ubjson
 
 WORKER = """
 import base64, sys, tempfile, warnings
@@ -182,7 +183,7 @@ def two_parents(content):
 
 def chain(content):
     """A tree that is far deeper than any stack: every right child splits again."""
-    n = 400_001
+    n = 100_001
     node = np.arange(n)
     left = np.where((node % 2 == 0) & (node < n - 1), node + 1, -1)
     parents = np.where(node % 2 == 1, node - 1, node - 2)
@@ -212,7 +213,7 @@ HOSTILE = {
     "another parent": (in_tree("parents", 2, 1), "tree 1: parents"),
     "a parent that does not exist": (in_tree("parents", 1, 10**9), "tree 1: parents"),
     "a first node with a parent": (in_tree("parents", 0, 0), "tree 1: parents"),
-    "a tree of 200,000 levels": (chain, "more than 2000 levels"),
+    "a tree of 50,000 levels": (chain, "more than 2000 levels"),
     "a feature that does not exist": (in_tree("split_indices", 0, 10**8), "features beyond its 2"),
     "a negative feature": (in_tree("split_indices", 0, -1), "features beyond its 2"),
     "a flag": (in_tree("default_left", 0, 9), "flags"),
@@ -243,7 +244,7 @@ HOSTILE = {
     "another number of trees": (at_forest("gbtree_model_param", "num_trees", value="999"), "3 trees where 999"),
     "trees at once": (at_forest("gbtree_model_param", "num_parallel_tree", value="0"), "0 trees at once"),
     "a start value of NaN": (at(*PARAM, "base_score", value="[nan]"), "base_score is '\\[nan\\]'"),
-    "a start value that is not a probability": (at(*PARAM, "base_score", value="[7E0]"), "not a probability"),
+    "a start value that is not a probability": (at(*PARAM, "base_score", value="[7E0]"), "it must be a probability"),
     "a start value beyond float32": (at(*PARAM, "base_score", value="[1E300]"), "base_score"),
     "many start values": (at(*PARAM, "base_score", value="[5E-1,5E-1,5E-1]"), "3 start values"),
     "far too many classes": (at(*PARAM, "num_class", value="900000000"), "num_class is 900000000"),
@@ -260,6 +261,8 @@ HOSTILE = {
     "a field that nobody knows": (at("learner", "config", value="x"), "config"),
     "names of other columns": (at("learner", "feature_names", value=["a"] * 5), "5 columns"),
     "texts for numbers": (of_tree("id", value="x"), "id"),
+    "a number that is called a category": (at("learner", "feature_types", 0, value="c"), "kinds of columns"),
+    "no kinds of columns": (at("learner", "feature_types", value=[]), "kinds of columns"),
 }
 
 
@@ -384,11 +387,14 @@ def test_replaced_fields_never_end_the_process(opener, data):
 
 
 def test_a_party_keeps_no_hostile_model_that_the_hub_hands_out(tmp_path):
+    from types import SimpleNamespace
+
     from simfl import messages as msg
     from simfl.deploy.endpoints import PartyEndpoint
 
     end = PartyEndpoint()
-    end.name, end.folder = "north", tmp_path
+    end.name, end.kit, end.folder = "north", tmp_path / "kit", tmp_path
+    end.session = SimpleNamespace(adopted=object())
     with pytest.raises(FileError, match="not an XGBoost model"):
         end.answer(msg.TakeModel(model=b"{L" + bytes(40), history=b"{}", record=b"{}"))
     assert list(tmp_path.iterdir()) == []

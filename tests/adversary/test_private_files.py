@@ -68,6 +68,7 @@ def test_a_journal_is_private(tmp_path):
 def test_no_party_starts_from_a_party_file_with_a_secret_that_others_can_read(kits, tmp_path):
     file = tmp_path / "party.toml"
     file.write_text(f'name = "north"\ndata = "north.csv"\nkit = "kits/north"\nsecret = "{bytes(32).hex()}"\n')
+    file.chmod(0o644)  # `simfl init` made it private
     with pytest.raises(FileError, match=r"can read .*party\.toml\. Run: chmod"):
         run_party(file)
 

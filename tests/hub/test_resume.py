@@ -15,7 +15,9 @@ from simfl import model as models
 from simfl.errors import DataError, PartyLost
 from simfl.hub.journal import Grew, Rematched, open_journal
 from simfl.params import prepare_params, split, train_params
-from simfl.transport.local import LocalTransport
+from simfl.training.losses import in_xgboost
+from tests import unsafe
+from tests.unsafe import Killed
 from tests.wire import bits, metrics, sessions, train, under_training
 
 PARAMS = {"n_trees": 14, "max_depth": 3, "random_state": 3, "rematch": 4}
@@ -32,40 +34,11 @@ def members(objective="binary:logistic", sizes=(60, 50, 40)):
     return [simfl.Party(f"p{i}", X, TARGETS[objective](X)) for i, X in enumerate(tables)]
 
 
-class Killed(BaseException):
-    """What nobody catches."""
-
-
-class Unsafe(LocalTransport):
-    """Parties in this process that can be cut off; and the whole of it can be killed after n questions."""
+class Unsafe(unsafe.Unsafe):
+    """Between machines parties keep the secret beside their similar rows."""
 
     def __init__(self, parties, kill_after=10**9, folder=None):
-        # Between machines parties keep the secret beside their similar rows.
-        super().__init__(sessions(parties, secret=3, folder=folder), 1)
-        self.left = kill_after
-        self.asked = 0
-        self.cut_off = {}  # party -> (from question, to question)
-
-    def gone(self, party):
-        first, last = self.cut_off.get(party, (1, 0))
-        return first <= self.asked <= last
-
-    def ask_all(self, messages):
-        self.asked += 1
-        self.left -= 1
-        lost = [party for party in messages if self.gone(party)]
-        replies = {}
-        for party, message in messages.items():
-            if self.left <= 0 and len(replies) == len(messages) // 2:
-                raise Killed  # some have answered, some have not
-            if party not in lost:
-                replies |= super().ask_all({party: message})
-        if lost:
-            raise PartyLost(lost, "cut off.")
-        return replies
-
-    def returned(self):
-        return [party for party in self.handlers if party not in self.parties and not self.gone(party)]
+        super().__init__(sessions(parties, secret=3, folder=folder), kill_after)
 
 
 def run(transport, journal=None, **params):
@@ -157,7 +130,7 @@ def test_who_comes_back_has_the_margins_of_the_others_model():
     last = max(kept)
     assert "p1" not in training.history[last].absent
     about = models.About(classes=[0, 1], history=[], traffic={})
-    model = models.build(training.rounds[: last + 1], training.labels.base_score, "binary:logistic", 5, about)
+    model = models.build(training.rounds[: last + 1], training.labels.base_score, in_xgboost(training.params), 5, about)
     assert np.allclose(model.margins(party.rows.X), kept[last][:, 0], atol=1e-5)
 
 
@@ -217,7 +190,7 @@ class Rejoining(Unsafe):
     step = 0
 
     def ask_all(self, messages):
-        question = next(iter(messages.values()))
+        question = next(iter(messages.values()), None)  # a builder that is alone asks nobody
         if isinstance(question, msg.SumOntoRows):
             for step, number, lost in ((0, 1, "p2"), (1, 2, "p1")):
                 if self.step == step and question.round >= number:

@@ -26,9 +26,9 @@ def grew(number, *absent, builder="a"):
     )
 
 
-def scored(number, value=0.5):
-    validation = {"logloss": value}
-    return Scored(record=TreeRecord(round=number, builder="a", train={}, validation=validation, bytes=1, seconds=0.1))
+def scored(number, value=0.5, *absent):
+    facts = {"validation": {"logloss": value}, "bytes": 1, "seconds": 0.1, "absent": list(absent)}
+    return Scored(record=TreeRecord(round=number, builder="a", train={}, **facts))
 
 
 def began(**params):
@@ -62,6 +62,16 @@ def test_early_stopping_follows_from_the_scores():
     state = state_after(*entries)
     assert state.stopped
     assert state.best_round == 1
+
+
+def test_a_loss_without_a_partys_rows_is_not_compared_with_one_over_all():
+    entries = [began(early_stopping_rounds=2)]
+    for number, value in enumerate((0.3, 0.6, 0.5, 0.4)):  # worse without b, and falling
+        absent = ["b"] if number else []
+        entries += [grew(number, *absent), scored(number, value, *absent)]
+    state = state_after(*entries)
+    assert not state.stopped
+    assert state.best_round == 3
 
 
 def test_a_callbacks_stop_is_an_event():

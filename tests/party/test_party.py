@@ -131,7 +131,7 @@ def test_no_message_carries_xgboosts_node_statistics(recipe, monkeypatch):
     original = trees.from_booster
 
     def spy(booster):
-        saved = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"][0]
+        saved = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"][-1]
         inner = [left >= 0 for left in saved["left_children"]]  # a leaf's weight is its value, which may leave
         found.extend(
             v for name in STATISTICS for v, i in zip(saved[name], inner, strict=True) if i and v != round(v, 3)

@@ -18,8 +18,8 @@ from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy import run as runs
-from simfl.deploy.endpoints import Order
 from simfl.deploy.kits import provision
+from simfl.deploy.orders import Order
 from simfl.deploy.processes import LocalProcesses, start, stop
 from simfl.deploy.study import read_study
 from simfl.deploy.submitter import Submitter, write_job
@@ -28,7 +28,6 @@ from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport import flare
 
-pytestmark = pytest.mark.xdist_group("flare")  # one federation, one worker
 TREES = "n_trees = 12"
 
 
@@ -227,8 +226,8 @@ def test_a_party_cannot_use_another_partys_name(federation, tmp_path):
     shutil.copytree(federation.kits["north"], kit)
     config = kit / "startup" / "fed_client.json"
     config.write_text(config.read_text().replace('"fqsn": "north"', '"fqsn": "south"'))
-    log = federation.kits["hub"] / "log.txt"
-    process = start(kit, {}, tmp_path / "impostor.log")
+    log = federation.kits["hub"] / "flare.txt"
+    process = start(kit, {})
     refused = "authenticated as 'north' but claimed endpoint 'south' requires identity 'south'"
     try:
         assert within(60, lambda: refused in log.read_text())

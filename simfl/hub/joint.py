@@ -1,0 +1,410 @@
+"""Trees grown together, at the hub: it asks all parties, adds their vectors, and passes on what follows.
+
+It knows neither what the numbers mean nor the total: every vector is masked, and so is their sum. All that it looks at
+is that the parties take the same step in the same form from the same state. What those need who come later (the labels,
+the cuts, the end of every batch of trees) it keeps in its journal, sealed as it is. A batch in which a party was lost
+is grown again by those who are present.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from simfl import messages as msg
+from simfl import wire
+from simfl.callbacks import EVERYBODY, Callback, TreeRecord, logger
+from simfl.errors import DataError, FileError, ParameterError, PartyLost, ProtocolError
+from simfl.hub.asking import ask_all, ask_each, refuse_unless, sent_by
+from simfl.hub.handshake import agree_on_masks, exchange_keys
+from simfl.hub.journal import Scored, Stopped
+from simfl.hub.labels import check_labels
+from simfl.hub.preparation import Prepared
+from simfl.hub.presence import Recovery, welcome_back
+from simfl.hub.training import check_warm_start, checked_for
+from simfl.messages import ClassLabel
+from simfl.model.xgboost_document import WarmStart
+from simfl.params import TrainParams, declared_classes, is_private, train_params
+from simfl.privacy.additive import Parts, add, same_form
+from simfl.storage import Journal
+from simfl.transport.base import Transport
+
+Metrics = tuple[dict[str, float], dict[str, float]]  # of a round, on training and on validation rows
+
+# --- the journal -----------------------------------------------------------------------------------------------------
+
+
+class BeganTogether(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A training began."""
+
+    params: TrainParams
+    classes: list[ClassLabel] | None
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Something was decided that those need who come later: labels, cuts, or the end of a batch of trees."""
+
+    result: msg.Result
+    n_trees: int  # rounds that are finished with it
+    absent: list[str]
+    bytes: int  # since the last one
+    seconds: float
+
+
+JointEntry = BeganTogether | Decided | Scored | Stopped
+JointRecovery = Recovery[JointEntry]
+
+
+def open_joint_journal(path: Path | None = None) -> Journal[JointEntry]:
+    """The journal of a training: a file, or in memory."""
+    return Journal(JointEntry, path)
+
+
+class Facts(NamedTuple):
+    """Of a finished round: its part of the bytes and seconds of its batch, and who had no part in it."""
+
+    bytes: int
+    seconds: float
+    absent: list[str]
+
+
+@dataclass
+class JointState:
+    """Where a training stands. The entries of its journal are the only thing that changes it."""
+
+    began: BeganTogether | None = None
+    kept: list[msg.Result] = field(default_factory=list)
+    rounds: list[Facts] = field(default_factory=list)
+    history: list[TreeRecord] = field(default_factory=list)
+    missed: dict[str, list[int]] = field(default_factory=dict)
+    stopped: bool = False
+
+    def apply(self, entry: JointEntry) -> None:
+        """Let an event happen."""
+        match entry:
+            case BeganTogether():
+                self.began = entry
+            case Decided():
+                self._decide(entry)
+            case Scored():
+                self.history.append(entry.record)
+            case Stopped():
+                self.stopped = True
+
+    def _decide(self, entry: Decided) -> None:
+        n = entry.n_trees - len(self.rounds)
+        if n < 0:
+            raise FileError("The journal of this training is not in order. Start a new training.")
+        self.kept.append(entry.result)
+        for _ in range(n):
+            for party in entry.absent:
+                self.missed.setdefault(party, []).append(len(self.rounds))
+            self.rounds.append(Facts(entry.bytes // n, entry.seconds / n, entry.absent))
+
+
+# --- the training ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GrownTogether:
+    """What a training leaves behind at the hub: the model as a party sealed it, and how it came about."""
+
+    prepared: Prepared
+    params: TrainParams
+    sealed: bytes
+    history: list[TreeRecord]  # without metrics, where the hub sees none
+    missed: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class JointOrder:
+    """What a training is for: the key of the model's receiver, and the model that it continues from."""
+
+    receiver: msg.SignedKey | None = None  # None: the hub may see the model
+    warm_start: WarmStart | None = None
+
+
+def train_together(
+    transport: Transport,
+    prepared: Prepared,
+    params: TrainParams,
+    order: JointOrder,
+    *,
+    callbacks: Sequence[Callback] = (),
+    recovery: JointRecovery | None = None,
+) -> GrownTogether:
+    """Grow all trees together, and fetch the model."""
+    recovery = recovery or Recovery(open_joint_journal())
+    return _Trainer(transport, prepared, checked_for(prepared, params), order, recovery).run(callbacks)
+
+
+def agree_on_cuts(transport: Transport, prepared: Prepared) -> Prepared:
+    """Let the parties agree on cut points, for many trainings."""
+    begun = time.perf_counter()
+    params = train_params(recipe="joint", masked=prepared.params.masked)
+    masked = _exchange_keys(transport, params, len(prepared.parties))
+    question = msg.StartTogether(
+        params=params, classes=None, parties=[*transport.parties], masked=masked, cuts_only=True
+    )
+    ask_all(transport, question, msg.Done)
+    adding, agreed = Adding(transport, {}), []
+    while True:
+        reply, kept = adding.add()
+        agreed += [kept] if kept else []
+        if reply.finished:
+            return msgspec.structs.replace(
+                prepared, agreed=agreed, seconds=prepared.seconds + time.perf_counter() - begun
+            )
+        adding.pass_on()
+
+
+def _agreed(prepared: Prepared, params: TrainParams) -> list[msg.Result]:
+    """What was agreed on beforehand, if it is sealed (or not) as in this training."""
+    hidden = bool(params.masked) and params.hub_sees != "totals"
+    return [*prepared.agreed] if hidden == bool(prepared.params.masked) else []
+
+
+def _exchange_keys(transport: Transport, params: TrainParams, n_parties: int) -> bool:
+    """New keys, if vectors are to be masked; whether they are."""
+    masked = transport.deployed if params.masked is None else params.masked
+    if masked and n_parties == 1:
+        exchange_keys(transport)  # nobody to hide among, but the hub sees nothing either
+    elif masked:
+        agree_on_masks(transport, params, n_parties=n_parties)
+    return masked
+
+
+class _Trainer:
+    """One training."""
+
+    def __init__(
+        self, transport: Transport, prepared: Prepared, params: TrainParams, order: JointOrder, recovery: JointRecovery
+    ) -> None:
+        self.transport, self.prepared, self.params, self.order = transport, prepared, params, order
+        self.recovery, self.state = recovery, JointState(kept=_agreed(prepared, params))
+        for entry in recovery.journal.entries:
+            self.state.apply(entry)
+        self._since = time.perf_counter(), transport.traffic.total
+        self._certificates: dict[str, bytes] = {}  # of readers, for those who come later
+        self._seen, self._blind = 0, False  # rounds whose metrics came in since the start; whether none ever do
+
+    def run(self, callbacks: Sequence[Callback]) -> GrownTogether:
+        """From the first tree (or the first that the journal does not have) to the model."""
+        parties, state = self.prepared.parties, self.state
+        logger.info("training begins: %d trees, grown together by %d parties", self.params.n_trees, len(parties))
+        self._begin()
+        for callback in callbacks:
+            callback.before_training(parties, self.params)
+        sealed = None
+        try:
+            while sealed is None:
+                sealed = self._grow_with_those_present(callbacks)
+        finally:
+            for callback in callbacks:
+                callback.after_training(state.history)
+        return GrownTogether(self.prepared, self.params, sealed, state.history, state.missed)
+
+    def _record(self, entry: JointEntry, *, sync: bool = True) -> None:
+        self.state.apply(entry)
+        self.recovery.journal.append(entry, sync=sync)
+
+    def _begin(self) -> None:
+        """The classes of all parties, or those of the journal where not all are present."""
+        began, start = self.state.began, self.order.warm_start
+        classes: list[ClassLabel] | None
+        if is_private(self.params):
+            classes = declared_classes(self.params)
+            if start is not None:
+                raise ParameterError("epsilon begins from nothing: an earlier model may know more of the rows.")
+        elif began is not None and set(self.transport.parties) != set(self.prepared.parties):
+            classes = began.classes
+        else:
+            question = msg.DescribeLabels(objective=self.params.objective)
+            classes = check_labels(ask_all(self.transport, question, msg.Classes), self.params)
+        if start is not None:
+            check_warm_start(start, self.prepared, self.params, classes)
+            classes = start.classes
+        now = BeganTogether(params=self.params, classes=classes)
+        if began is None:
+            self._record(now)
+        elif began != now:
+            raise DataError(
+                "This training began with other parameters or labels: its journal does not fit any more. Start a new "
+                "training, without --resume."
+            )
+
+    # --- with those who are present ----------------------------------------------------------------------------------
+
+    def _grow_with_those_present(self, callbacks: Sequence[Callback]) -> bytes | None:
+        """Grow until the end, or until a party is lost or comes back. The sealed model, when it is finished."""
+        try:
+            adding = self._start()
+            while True:
+                reply, kept = adding.add()
+                if kept is not None:
+                    self._keep(kept, reply.n_trees)
+                self._score(reply.metrics, callbacks)
+                if reply.finished or self.state.stopped:
+                    return self._fetch_model()
+                if kept is not None and welcome_back(self.transport, self.prepared.parties):
+                    return None
+                adding.pass_on()
+        except PartyLost as lost:
+            if is_private(self.params):  # the noise of all is needed
+                raise
+            self.recovery.leave_out(lost, self.transport)
+            return None
+
+    def _start(self) -> Adding:
+        """New keys, and everybody where the journal ends."""
+        transport, params, warm = self.transport, self.params, self.order.warm_start
+        masked = _exchange_keys(transport, params, len(self.prepared.parties))
+        question = msg.StartTogether(
+            params=params,
+            classes=self.state.began.classes if self.state.began else None,
+            parties=[*transport.parties],
+            masked=masked,
+            kept=[*self.state.kept],
+            warm_start=[wire.adopted(tree) for trees in (warm.rounds if warm else []) for tree in trees],
+            base_score=warm.base_score.tolist() if warm else [],
+        )
+        ask_all(transport, question, msg.Done)
+        self._seen, self._blind = 0, masked and params.hub_sees != "totals"
+        return Adding(transport, self._certificates)
+
+    def _keep(self, result: msg.Result, n_trees: int) -> None:
+        """Write down what those need who come later."""
+        now, total = time.perf_counter(), self.transport.traffic.total
+        absent = [party for party in self.prepared.parties if party not in self.transport.parties]
+        spent, seconds = total - self._since[1], now - self._since[0]
+        self._record(Decided(result=result, n_trees=n_trees, absent=absent, bytes=spent, seconds=seconds))
+        self._since = now, total
+
+    def _score(self, metrics: Sequence[Metrics], callbacks: Sequence[Callback]) -> None:
+        """Tell the callbacks of new trees: with their metrics, where the hub may see them."""
+        state, first = self.state, self._seen
+        self._seen = len(state.rounds) if self._blind else first + len(metrics)
+        refuse_unless(self._seen <= len(state.rounds), f"the metrics of {self._seen} trees, of {len(state.rounds)}")
+        for number in range(len(state.history), self._seen):
+            train, validation = ({}, {}) if self._blind else metrics[number - first]
+            facts = state.rounds[number]._asdict()
+            record = TreeRecord(round=number, builder=EVERYBODY, train=train, validation=validation, **facts)
+            self._record(Scored(record=record), sync=False)
+            asked = [callback.after_tree(record) for callback in callbacks]  # every callback is called
+            if any(asked) and not state.stopped:
+                self._record(Stopped())
+
+    def _fetch_model(self) -> bytes:
+        first = self.transport.parties[0]
+        question = msg.SendModel(receiver=self.order.receiver)
+        return ask_each(self.transport, {first: question}, msg.SealedModel)[first].sealed
+
+
+# --- one addition after the other ------------------------------------------------------------------------------------
+
+
+# What an addend says of where its party stands.
+SAME = ("step", "exchange", "digest", "name", "n_trees", "reader", "next_reader", "keep", "finished", "metrics")
+
+
+class Adding:
+    """Adds what the parties send, step by step, and passes on what follows."""
+
+    def __init__(self, transport: Transport, certificates: dict[str, bytes]) -> None:
+        self.transport = transport
+        self.certificates = certificates  # of readers: they send it once, and those who come later need it
+        self.step = -1
+        self.result: msg.Result | None = None  # what followed from the last step
+        self._last: msg.Addend | None = None
+        self._asked: list[str] = []  # whom the last step has reached
+        self._early: dict[str, msg.Addend] = {}  # a reader's part of the next step
+        self._total: Parts = []
+
+    def add(self) -> tuple[msg.Addend, msg.Result | None]:
+        """One addition: where all parties stand, and what is to be kept of what was passed on before.
+
+        A reader that is known beforehand is left out: it is asked last, with the total of the others.
+        """
+        self.step += 1
+        parties, reader = self.transport.parties, self._last.next_reader if self._last else None
+        question = msg.Add(step=self.step, result=self.result)
+        asked = dict.fromkeys([p for p in parties if p != reader and p not in self._early], question)
+        given = ask_each(self.transport, asked, msg.Addend) | self._early
+        replies = {party: given[party] for party in parties if party in given}
+        first = self._same(replies)
+        refuse_unless(reader in (None, first.reader), f"step {self.step} is read by {first.reader}, not by {reader}")
+        self._total = self._add_up({p: reply for p, reply in replies.items() if p != first.reader})
+        self._last, self._asked, self._early = first, list(replies), {}
+        return first, self._to_keep(first) if first.keep else None
+
+    def pass_on(self) -> None:
+        """Find out what follows from the last addition: its reader announces it, or all parties read the total."""
+        last, total = self._last, wire.pack_parts(self._total)
+        if last is None:
+            raise ProtocolError("Nothing was added yet.")
+        if last.reader is None:
+            self.result = msg.Result(step=last.step, exchange=last.exchange, total=total)
+            return
+        reply = self._read_by(last.reader, last.step, total)
+        self._early = {last.reader: reply.addend}
+        self._remember(last.reader, reply.announcement)
+        self.result = msg.Result(
+            step=last.step, exchange=last.exchange, reader=last.reader, announced=reply.announcement
+        )
+
+    def _read_by(self, reader: str, step: int, others: msg.Parts) -> msg.Announced:
+        """What a reader announces."""
+        with sent_by(reader):
+            refuse_unless(reader in self.transport.parties, f"step {step} is read by an absent party")
+        result = None if reader in self._asked else self.result
+        question = msg.Read(step=step, others=others, result=result)
+        reply = ask_each(self.transport, {reader: question}, msg.Announced)[reader]
+        with sent_by(reader):
+            refuse_unless(reply.step == step, f"an announcement of step {reply.step}, not {step}")
+        return reply
+
+    def _same(self, replies: Mapping[str, msg.Addend]) -> msg.Addend:
+        """Where the parties stand, if it is the same place."""
+        name, first = next(iter(replies.items()))
+        for party, reply in replies.items():
+            for fact in SAME:
+                mine, theirs = getattr(reply, fact), getattr(first, fact)
+                if mine != theirs or reply.step != self.step:
+                    raise ProtocolError(
+                        f"Parties {name!r} and {party!r} differ in {fact!r} in step {self.step} ({first.name}): they "
+                        "are not in the same state any more. The training ends here; `simfl train --resume` continues "
+                        "from the last whole batch."
+                    )
+        return first
+
+    def _add_up(self, replies: Mapping[str, msg.Addend]) -> Parts:
+        vectors: list[Parts] = []
+        for party, reply in replies.items():
+            with sent_by(party):
+                parts = wire.unpack_parts(reply.parts)
+                refuse_unless(same_form(parts, vectors[0] if vectors else parts), "numbers of another form than others")
+            vectors.append(parts)
+        return add(vectors)
+
+    def _to_keep(self, reply: msg.Addend) -> msg.Result:
+        """What followed from the last step, in the form that those can read who come later."""
+        result, first = self.result, self.transport.parties[0]
+        if result is None:
+            raise ProtocolError("Parties ask to keep a result before there was one.")
+        announced, reader = result.announced, result.reader
+        if announced is None:  # all read the total: the first party has sealed what follows
+            announced, reader = reply.announced, first
+        if announced is None or reader is None:
+            raise ProtocolError(f"Party {first!r} did not seal what follows from step {result.step}.")
+        self._remember(reader, announced)
+        announced = msgspec.structs.replace(announced, certificate=self.certificates.get(reader))
+        return msgspec.structs.replace(result, total=None, reader=reader, announced=announced)
+
+    def _remember(self, reader: str, announcement: msg.Announcement) -> None:
+        if announcement.certificate is not None:
+            self.certificates[reader] = announcement.certificate
