@@ -8,20 +8,22 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simfl import baselines, partition
+    from simfl import baselines, datasets, partition
     from simfl.callbacks import Callback
+    from simfl.data.table import survival_bounds
     from simfl.errors import SimFLError
-    from simfl.estimator import SimFLClassifier, SimFLRegressor
+    from simfl.estimator import SimFLClassifier, SimFLRegressor, SimFLSurvival
     from simfl.federation import Preparation, prepare, train
     from simfl.model import Model, load
     from simfl.party import Party
 
 __all__ = ["Callback", "Model", "Party", "Preparation", "SimFLClassifier", "SimFLError", "SimFLRegressor"]
-__all__ += ["baselines", "load", "partition", "prepare", "train"]
+__all__ += ["SimFLSurvival", "baselines", "datasets", "load", "partition", "prepare", "survival_bounds", "train"]
 __version__ = "0.1.0"
 
 _HOMES = {"Callback": "callbacks", "SimFLError": "errors", "Model": "model", "load": "model", "Party": "party"}
-_HOMES |= {"SimFLClassifier": "estimator", "SimFLRegressor": "estimator"}
+_HOMES |= {"SimFLClassifier": "estimator", "SimFLRegressor": "estimator", "SimFLSurvival": "estimator"}
+_HOMES |= {"survival_bounds": "data.table"}
 _HOMES |= {"Preparation": "federation", "prepare": "federation", "train": "federation"}
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of ours

@@ -6,7 +6,7 @@ parties directly, so they exist in one process only.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import xgboost as xgb
@@ -14,19 +14,29 @@ from scipy import sparse
 
 from simfl import hub
 from simfl import model as models
+from simfl.arrays import Floats
 from simfl.callbacks import Callback, TreeRecord
 from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
 from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import BINS, TrainParams, cores, prepare_params, split, train_params, with_numbers
+from simfl.params import BINS, JOINT_ONLY, TrainParams, cores, prepare_params, split, train_params, with_numbers
 from simfl.party import Party, Rows, Split
-from simfl.training.trees import threads_for, xgboost_params
+from simfl.training.losses import Loss, in_matrix, is_multi, loss_named, loss_of, settings_of
+from simfl.training.losses.base import RISING
+from simfl.training.trees import on_device, threads_for, xgboost_params
+
+# How every method of a comparison stops: a fifth of each party's training rows decides (SOLO: of its own), and the best
+# round is kept once 20 more have brought nothing. The rows that measure a gain have no part in it.
+STOPPING: Final = {"validation_fraction": 0.2, "early_stopping_rounds": 20}
 
 
 def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None, **params: Any) -> Model:
     """Tree-based federated learning: parties take turns, each on its own rows only, with its own leaf values."""
-    fixed = {"n_neighbors": 0, "leaf_values": "builder", "extra_depth": 0, "rematch": 0}
+    fixed: dict[str, Any] = {"n_neighbors": 0, "leaf_values": "builder", "extra_depth": 0, "rematch": 0}
+    if params.get("recipe") == "joint":  # compared with it: nobody takes turns there
+        params = {name: value for name, value in params.items() if name not in (*JOINT_ONLY, "min_group")}
+        fixed["recipe"] = "similar"
     return train(parties, callbacks=callbacks, **{**params, **fixed})
 
 
@@ -34,6 +44,15 @@ def solo(parties: Sequence[Party], **params: Any) -> dict[str, Model]:
     """Every party alone, on its own rows."""
     splits, classes = check(parties, params)
     return {name: xgboost_model({name: split}, classes, params) for name, split in splits.items()}
+
+
+def solo_stopped(own: Split, name: str, classes: list[Any] | None, params: dict[str, Any]) -> Model:
+    """One party alone as it would do at home: `STOPPING` finds the number of rounds, then it trains on all its rows."""
+    training = Party.of_rows(name, own.training, own.schema)
+    tried = Split.of(training, STOPPING["validation_fraction"], params.get("random_state") or 0)
+    rule = {"early_stopping_rounds": STOPPING["early_stopping_rounds"] if tried.validation else None}
+    n_trees = xgboost_model({name: tried}, classes, params | rule).n_trees
+    return xgboost_model({name: own}, classes, params | {"n_trees": n_trees, "early_stopping_rounds": None})
 
 
 def all_in(parties: Sequence[Party], **params: Any) -> Model:
@@ -47,8 +66,8 @@ def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[dict[str, S
     The handshake sets the same validation rows aside, and brings the columns into the same order.
     """
     first, second = split(params)
-    transport = gather(parties, 1)
     stage_1 = prepare_params(**first)
+    transport = gather(parties, 1, party_column=stage_1.party_column)
     described = hub.describe(transport, stage_1, hub.fresh_seed(stage_1.random_state))
     n_rows = {party: d.n_rows for party, d in described.items()}
     labels = hub.agree_on_labels(transport, train_params(**second), hub.MaskSteps(), n_rows)
@@ -65,37 +84,60 @@ def xgboost_model(splits: Mapping[str, Split], classes: list[Any] | None, params
     threads = threads_for(pooled.X, checked.n_jobs or cores())
     binned = {"max_bin": checked.max_bin or BINS, "feature_names": columns, "nthread": threads}
     binned |= xgboost_types(schema)
-    labels = as_targets(pooled.y, classes, "The pool")
-    train_rows = xgb.QuantileDMatrix(pooled.X, labels, weight=pooled.weight, **binned)
+    loss = loss_of(checked)
+    train_rows = xgb.QuantileDMatrix(pooled.X, weight=pooled.weight, **_labels(pooled, loss, classes), **binned)
     watched = [(train_rows, "train")]
     held_out = [split.validation for split in splits.values() if split.validation]
     if held_out:
         aside = pool(held_out)
-        labels = as_targets(aside.y, classes, "The pool")
-        watched.append((xgb.QuantileDMatrix(aside.X, labels, weight=aside.weight, ref=train_rows, **binned), "valid"))
+        found = _labels(aside, loss, classes)
+        watched.append((xgb.QuantileDMatrix(aside.X, weight=aside.weight, ref=train_rows, **found, **binned), "valid"))
     recorder = _Recorder(next(iter(splits)) if len(splits) == 1 else "all")
-    booster = xgb.train(
-        _settings(checked, classes, train_rows, threads),
-        train_rows,
-        checked.n_trees,
-        evals=watched,
-        early_stopping_rounds=checked.early_stopping_rounds,
-        verbose_eval=False,
-        callbacks=[recorder],
-    )
+    with on_device(checked.device):
+        booster = xgb.train(
+            _settings(checked, classes, train_rows, threads),
+            train_rows,
+            checked.n_trees,
+            evals=watched,
+            early_stopping_rounds=checked.early_stopping_rounds,
+            verbose_eval=False,
+            callbacks=[recorder],
+            custom_metric=_log_loss if _takes_margins(checked) else None,
+            maximize=loss.metric in RISING,
+        )
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
     return models.from_booster(booster, classes, recorder.history, schema)
 
 
+def _labels(rows: Rows, loss: Loss, classes: list[Any] | None) -> dict[str, Floats]:
+    """The labels as XGBoost takes them."""
+    return in_matrix(as_targets(rows.y, loss, classes, "The pool"))
+
+
+def _takes_margins(params: TrainParams) -> bool:
+    """Whether XGBoost would take a log loss of margins: those of binary:logitraw."""
+    return params.objective == "binary:logitraw" and loss_of(params).metric == "logloss"
+
+
+def _log_loss(margin: Floats, rows: xgb.DMatrix) -> tuple[str, float]:
+    """The log loss of margins."""
+    loss, weight = loss_named("binary:logistic"), rows.get_weight()
+    sums = loss.metric_sums(margin.reshape(-1, 1), rows.get_label(), weight if len(weight) else None)
+    return "logloss", sums["logloss"] / (float(weight.sum(dtype=np.float64)) or len(margin))
+
+
 def _settings(params: TrainParams, classes: list[Any] | None, rows: Any, threads: int) -> dict[str, Any]:
     settings = xgboost_params(params, params.random_state or 0, threads) | {"objective": params.objective}
+    settings |= settings_of(params) | {"eval_metric": loss_of(params).metric}  # only then XGBoost reads its settings
+    if _takes_margins(params):
+        settings["disable_default_eval_metric"] = settings.pop("eval_metric") == "logloss"
     del settings["base_score"]
     if params.base_score is not None:
         settings["base_score"] = params.base_score
     elif classes is not None and len(np.unique(rows.get_label())) < 2:
         settings["base_score"] = 0.5  # one class only: its mean would be an infinite margin
-    if params.objective == "multi:softprob":
+    if is_multi(params.objective):
         settings["num_class"] = len(classes or [])
     return settings
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -18,6 +20,10 @@ from simfl.params import TrainParams
 
 logger = logging.getLogger("simfl")  # the one logger of the package
 logger.addHandler(logging.NullHandler())
+
+
+COMPILING = "compiling for this machine: only the first training after an install waits for it"
+EVERYBODY = "all"  # the builder of a tree that all parties grew together
 
 
 class TreeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +36,18 @@ class TreeRecord(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     seconds: float
     absent: list[str] = []  # parties that took no part in it
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words that a person would use.
+
+    >>> duration(0.042), duration(8.2), duration(150), duration(7200), duration(3 * 86400)
+    ('0.042 s', '8.2 s', '2.5 min', '2 h', '3 days')
+    """
+    for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {word}" if seconds < 100 * size else f"{seconds / size:.0f} {word}"
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
 class Callback:
@@ -104,6 +122,35 @@ class SearchBar:
             before = done if done < total else 0
 
         return listen
+
+
+@contextmanager
+def telling_of_compilation(tell: Callable[[], None] | None = None) -> Iterator[None]:
+    """While this lasts, say so once if Numba compiles: the first training after an install does, for half a minute.
+
+    Later ones find the machine code in Numba's cache. `tell`: how to say it; by default a line at a terminal.
+    """
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc,unused-ignore]
+        told = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.told:
+                self.told = True
+                tell() if tell else _tell_of_compilation()
+
+        def on_end(self, event: Any) -> None:
+            """Nothing is said when it is over: the progress bar goes on."""
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
+
+
+def _tell_of_compilation() -> None:
+    logger.info(COMPILING)
+    if sys.stderr.isatty():
+        Console(stderr=True).print(COMPILING, style="dim", highlight=False)
 
 
 def default_callbacks(verbose: int | None = None) -> list[Callback]:

@@ -73,6 +73,12 @@ class StudyError(SimFLError, ValueError):
     hidden_as = "its files and the study do not fit (its own log says how)"
 
 
+class TrainingStopped(SimFLError):  # noqa: N818 - somebody wanted it
+    """Somebody has ended the training. What is finished is kept."""
+
+    hidden_as = None
+
+
 class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of ours
     """Parties have not answered for as long as the study's patience."""
 

@@ -1,10 +1,12 @@
-"""SimFLClassifier and SimFLRegressor: thin wrappers of `simfl.train` for scikit-learn.
+"""SimFLClassifier, SimFLRegressor and SimFLSurvival: thin wrappers of `simfl.train` for scikit-learn.
 
 `fit` takes one table and `parties`, the label of every row's party; without it all rows are one party's. Parameters
 and defaults are those of `simfl.params`: the constructors are made from that page.
 """
 
 import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,19 +21,31 @@ from simfl.arrays import AnyArray
 from simfl.callbacks import default_callbacks
 from simfl.data.arrow import as_arrow
 from simfl.data.schema import Schema
+from simfl.data.table import as_labels, as_table, class_numbers
 from simfl.errors import DataError
 from simfl.federation import train
 from simfl.model import Model
 from simfl.params import defaults, documented, refuse_unknown
 from simfl.partition import by_column
 from simfl.party import Party, Rows
+from simfl.training.losses.concordance import concordance
 
 _DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
 _ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What `fit` takes beside rows and labels."""
+
+    parties: Any = None
+    sample_weight: Any = None
+    init_model: Model | None = None
+    eval_set: Any = None
+
+
 class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
-    """What classifier and regressor share."""
+    """What all estimators share."""
 
     model_: Model
 
@@ -52,37 +66,104 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         return tags
 
-    def _fit(
-        self, X: Any, y: AnyArray, parties: Any, sample_weight: Any, objective: str, init_model: Model | None
-    ) -> Self:
+    def _fit(self, X: Any, y: AnyArray, given: _Given, **decided: Any) -> Self:
         # No weights are weights of one, so that a row of weight two gives exactly the model of that row twice.
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float32)
+        weight = _check_sample_weight(given.sample_weight, X, dtype=np.float32)
         columns = getattr(self, "feature_names_in_", None)
         names = None if columns is None else columns.tolist()
         members = []
-        for name, rows in _rows_of_parties(parties, len(y)).items():
+        for name, rows in _rows_of_parties(given.parties, len(y)).items():
             if self.schema_ is None:
                 members.append(Party(name, X[rows], y[rows], sample_weight=weight[rows], columns=names))
             else:  # the rows have been read through it
-                members.append(Party.of_rows(name, Rows(X[rows], y[rows], weight[rows]), self.schema_))
+                own = Rows(X[rows], y[rows], weight[rows])
+                members.append(Party.of_rows(name, own, self.schema_, declared=self._declared))
+        if given.eval_set is not None:
+            self._watch(members[0], given.eval_set)
         callbacks = default_callbacks(self.get_params()["verbose"] or 0)
-        params = self.get_params() | {"objective": objective}
-        self.model_ = train(members, callbacks=callbacks, init_model=init_model, **params)
+        params = self.get_params() | decided
+        self.model_ = train(members, callbacks=callbacks, init_model=given.init_model, **params)
         return self
 
-    def _check_fit(self, X: Any, y: Any, **numeric: bool) -> tuple[Any, AnyArray]:
+    def _check_fit(self, X: Any, y: Any, schema: Schema | None, **numeric: bool) -> tuple[Any, AnyArray]:
         """Rows and labels as scikit-learn checks them; a frame with categories is read through its schema first."""
-        self.schema_ = _schema_of(X)
-        rows = X if self.schema_ is None else self.schema_.encode(X, "The table")
+        self.schema_, self._declared = schema or _schema_of(X), schema is not None
+        rows = X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
         rows, labels = validate_data(self, rows, y, **_ACCEPTED, **numeric)
         if self.schema_ is not None:
             self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
         return rows, labels
 
+    def _watch(self, member: Party, eval_set: Any) -> None:
+        """Rows to watch, held by one party: the metric is over all parties, so that it does not matter by which."""
+        pairs = list(eval_set) if isinstance(eval_set, list | tuple) else []
+        if len(pairs) != 1 or not isinstance(pairs[0], list | tuple) or len(pairs[0]) != 2:
+            raise DataError("eval_set is a list of one pair: eval_set=[(X, y)]. SimFL watches one set of rows.")
+        if self.get_params()["validation_fraction"]:
+            raise DataError("eval_set goes without validation_fraction: both say which rows are watched. Give one.")
+        X, y = pairs[0]
+        rows = (
+            as_table(X, "eval_set", self.schema_)[0]
+            if self.schema_
+            else validate_data(self, X, reset=False, **_ACCEPTED)
+        )
+        member.validation = Rows(rows, as_labels(self._numbers(y), rows.shape[0], "eval_set"))
+
+    def _numbers(self, y: Any) -> Any:
+        """Labels as the training knows them."""
+        return y
+
+    @property
+    def feature_importances_(self) -> AnyArray:
+        """Per feature the share of all gain, over all parties; where only builders knew it, of all splits."""
+        check_is_fitted(self)
+        found = self.model_.gain
+        if found is None:
+            splits: dict[str, Any] = self.model_.booster.get_score(importance_type="weight")
+            names = self.model_.feature_names or [f"f{i}" for i in range(self.n_features_in_)]
+            found = {name: splits.get(name, 0.0) for name in names}
+        values = np.maximum(np.array(list(found.values()), dtype=np.float64), 0.0)
+        shares: AnyArray = values / (values.sum() or 1.0)
+        return shares
+
+    @property
+    def evals_result_(self) -> dict[str, dict[str, list[float]]]:
+        """The metrics after every round, on training rows ("train") and, where rows are watched, "validation_0"."""
+        check_is_fitted(self)
+        history = self.model_.history
+        kinds = {"train": [r.train for r in history], "validation_0": [r.validation for r in history]}
+        return {
+            k: {m: [r[m] for r in rounds] for m in rounds[0]} for k, rounds in kinds.items() if rounds and rounds[0]
+        }
+
+    @property
+    def best_iteration(self) -> int:
+        """The round that early stopping kept, counted from 0, as XGBoost counts it."""
+        check_is_fitted(self)
+        if self.get_params()["early_stopping_rounds"] is None:
+            raise AttributeError("best_iteration is known only with early_stopping_rounds.")
+        return self.model_.n_trees - 1
+
+    @property
+    def best_score(self) -> float:
+        """The first metric of that round on the watched rows."""
+        return next(iter(self.evals_result_["validation_0"].values()))[self.best_iteration]
+
     def _checked(self, X: Any) -> Any:
         """The rows to predict. Called before anything that only a fitted estimator has."""
         check_is_fitted(self)
         return X if self.schema_ else validate_data(self, X, reset=False, **_ACCEPTED)
+
+    def _predicted(self, X: Any, parties: Any, predict: Callable[[Model, Any], AnyArray]) -> AnyArray:
+        """What the model says of rows; with `party_column` each party's own, and without `parties` a new site's."""
+        rows, model = self._checked(X), self.model_
+        if model.schema is None or model.schema.party is None:
+            return predict(model, rows)
+        if parties is None:
+            return predict(model.at(None), rows)
+        whose = _rows_of_parties(parties, rows.shape[0])
+        parts = [predict(model.at(name), getattr(rows, "iloc", rows)[own]) for name, own in whose.items()]
+        return np.concatenate(parts)[np.argsort(np.concatenate(list(whose.values())))]
 
 
 def _schema_of(X: Any) -> Schema | None:
@@ -118,6 +199,14 @@ def _as_before(init_model: Model, y: AnyArray) -> tuple[AnyArray, AnyArray]:
     return init_model.labels, np.array([places[label] for label in y.tolist()])
 
 
+def _places(y: AnyArray, declared: list[Any]) -> AnyArray:
+    """The labels as places among declared classes."""
+    try:
+        return class_numbers(y, declared, "The table").astype(int)
+    except DataError as error:
+        raise DataError(f"{error} Declare them all: classes=[...].") from None
+
+
 @documented(_DEFAULTS)
 class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     """A classifier over several parties: binary:logistic for two classes, multi:softprob for more.
@@ -130,31 +219,54 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     """
 
     def fit(
-        self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None, init_model: Model | None = None
+        self,
+        X: Any,
+        y: Any,
+        parties: Any = None,
+        sample_weight: Any = None,
+        init_model: Model | None = None,
+        schema: Schema | None = None,
+        eval_set: Any = None,
     ) -> Self:
-        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from."""
-        X, y = self._check_fit(X, y)
+        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from.
+
+        `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
+        (`simfl.data.schema`); joint with epsilon needs it.
+        """
+        X, y = self._check_fit(X, y, schema)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if init_model is not None:
             self.classes_, numbers = _as_before(init_model, y)
+        elif declared := self._declared_classes():
+            self.classes_, numbers = np.array(declared), _places(y, declared)
         if len(self.classes_) < 2:
             raise DataError(f"All labels are of one class ({self.classes_[0]!r}). Two classes at least are needed.")
         objective = "binary:logistic" if len(self.classes_) == 2 else "multi:softprob"
-        self._fit(X, numbers, parties, sample_weight, objective, init_model)
+        classes = list(range(len(self.classes_))) if self._declared_classes() else None
+        given = _Given(parties, sample_weight, init_model, eval_set)
+        self._fit(X, numbers, given, objective=objective, classes=classes)
         self.model_.labels = self.classes_
         return self
 
-    def predict(self, X: Any) -> AnyArray:
-        """The most likely class of every row."""
-        numbers = self.predict_proba(X).argmax(axis=1)
+    def _numbers(self, y: Any) -> Any:
+        return class_numbers(as_labels(y, len(y), "eval_set"), self.classes_.tolist(), "eval_set").astype(int)
+
+    def _declared_classes(self) -> list[Any] | None:
+        """With joint and epsilon no label decides which classes there are: they are declared, or 0 and 1."""
+        given = self.get_params()
+        private = given["recipe"] == "joint" and given["epsilon"] is not None
+        return given["classes"] or ([0, 1] if private else None)
+
+    def predict(self, X: Any, parties: Any = None) -> AnyArray:
+        """The most likely class of every row. `parties`: with `party_column`, whose rows; None: a new site's."""
+        numbers = self.predict_proba(X, parties).argmax(axis=1)
         labels: AnyArray = self.classes_[numbers]
         return labels
 
-    def predict_proba(self, X: Any) -> AnyArray:
-        """The probability of every class, one column each."""
-        table = self._checked(X)
-        return self.model_.predict_proba(table)
+    def predict_proba(self, X: Any, parties: Any = None) -> AnyArray:
+        """The probability of every class, one column each. `parties`: see `predict`."""
+        return self._predicted(X, parties, Model.predict_proba)
 
 
 @documented(_DEFAULTS)
@@ -167,13 +279,57 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
     """
 
     def fit(
+        self,
+        X: Any,
+        y: Any,
+        parties: Any = None,
+        sample_weight: Any = None,
+        init_model: Model | None = None,
+        eval_set: Any = None,
+    ) -> Self:
+        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from.
+
+        `eval_set=[(X, y)]`: rows to watch, for early stopping.
+        """
+        X, y = self._check_fit(X, y, None, y_numeric=True)
+        return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set), objective="reg:squarederror")
+
+    def predict(self, X: Any, parties: Any = None) -> AnyArray:
+        """The predicted number of every row. `parties`: with `party_column`, whose rows; None: a new site's."""
+        return self._predicted(X, parties, Model.predict)
+
+
+@documented(_DEFAULTS)
+class SimFLSurvival(_SimFLEstimator):
+    """How long it takes until something happens, over several parties: survival:aft.
+
+    `y` has two columns, the lower and the upper bound of every row's time (`simfl.survival_bounds` makes them from
+    times and events), or is a structured array of an event and a time, as scikit-survival has it.
+
+    >>> X = np.arange(40.0).reshape(20, 2)
+    >>> y = np.column_stack([X[:, 0] + 1, np.where(X[:, 0] > 30, np.inf, X[:, 0] + 1)])
+    >>> SimFLSurvival(n_trees=50, random_state=0).fit(X, y).score(X, y) > 0.9
+    True
+    """
+
+    def fit(
         self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None, init_model: Model | None = None
     ) -> Self:
         """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from."""
-        X, y = self._check_fit(X, y, y_numeric=True)
-        return self._fit(X, y, parties, sample_weight, "reg:squarederror", init_model)
+        self.schema_, self._declared = _schema_of(X), False
+        rows = X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
+        rows = validate_data(self, rows, **_ACCEPTED)
+        if self.schema_ is not None:
+            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
+        bounds = as_labels(y, rows.shape[0], "The table")
+        return self._fit(rows, bounds, _Given(parties, sample_weight, init_model), objective="survival:aft")
 
-    def predict(self, X: Any) -> AnyArray:
-        """The predicted number of every row."""
-        table = self._checked(X)
-        return self.model_.predict(table)
+    def predict(self, X: Any, parties: Any = None) -> AnyArray:
+        """The time of every row: the middle one under the normal and the logistic law. `parties`: as in `fit`."""
+        return self._predicted(X, parties, Model.predict)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Harrell's concordance: the share of pairs in the right order. NaN where no order is known."""
+        predicted = self.predict(X)
+        found = concordance(predicted, as_labels(y, len(predicted), "The table"))
+        return float("nan") if found is None else found

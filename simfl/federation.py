@@ -8,40 +8,48 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from simfl import hub
+from simfl import html, hub, messages
 from simfl import model as models
-from simfl.callbacks import Callback, SearchBar, TreeRecord, default_callbacks
+from simfl.callbacks import Callback, SearchBar, TreeRecord, default_callbacks, telling_of_compilation
 from simfl.errors import DataError, FileError, ParameterError
+from simfl.joint.shared import Shared
 from simfl.model import Model
 from simfl.params import (
     NAMES,
     PREPARE_NAMES,
+    SIMILAR,
     TRAIN_NAMES,
+    TrainParams,
     documented,
+    is_private,
     prepare_params,
     refuse_unknown,
     split,
     train_params,
 )
 from simfl.party import Party, Session
-from simfl.privacy.tokens import SECRET_BYTES, secret_of
+from simfl.privacy import boxes
+from simfl.privacy.guarantee import guarantee
+from simfl.privacy.tokens import SECRET_BYTES, private_of, secret_of
 from simfl.storage import write_atomically
+from simfl.training.losses import in_xgboost
 from simfl.transport.local import LocalTransport
 
 _ABOUT = "preparation.json"
 
 
 class Preparation:
-    """Stage 1, done: the similar rows of every party, ready for many trainings.
+    """Stage 1, done: the similar rows of every party, or common cut points (joint), ready for many trainings.
 
-    Holds the parties it was made from. `save` writes only what stage 1 found (row ids and settings, no rows); `load`
-    joins that with the parties' tables again and refuses tables that have changed.
+    Holds the parties it was made from. `save` writes only what stage 1 found (row ids, or cuts; settings, no rows);
+    `load` joins that with the parties' tables again and refuses tables that have changed.
     """
 
     def __init__(self, prepared: hub.Prepared, transport: LocalTransport[Session]) -> None:
@@ -61,7 +69,14 @@ class Preparation:
     def __repr__(self) -> str:
         about = self.about
         names = ", ".join(f"{p} ({n} rows)" for p, n in zip(about.parties, about.n_rows, strict=True))
-        return f"Preparation({names}; {about.n_hashes} hashes, {about.seconds:.1f} s)"
+        found = "common cut points" if about.params.recipe == "joint" else f"{about.n_hashes} hashes"
+        return f"Preparation({names}; {found}, {about.seconds:.1f} s)"
+
+    def _repr_html_(self) -> str:
+        about = self.about
+        rows: list[tuple[str, object]] = [(p, f"{n:,} rows") for p, n in about.rows.items()]
+        found = "common cut points" if about.params.recipe == "joint" else f"{about.n_hashes} hash values per row"
+        return html.facts("Preparation", [*rows, ("recipe", about.params.recipe), ("found by", found)])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a folder: settings for all, and one file per party. All of it or nothing."""
@@ -92,7 +107,7 @@ class Preparation:
         names = [party.name for party in parties]
         if names != about.parties:
             raise DataError(f"The preparation {folder} is of the parties {about.parties}, not {names}.")
-        transport = gather(parties, about.params.n_jobs)
+        transport = gather(parties, about.params.n_jobs, party_column=about.params.party_column)
         question = hub.description_request(about.params, about.seed)
         for number, session in enumerate(transport.handlers.values()):
             session.recall(folder / f"party-{number}.npz", question, about.schema)
@@ -118,7 +133,7 @@ def _put_in_place(unfinished: Path, target: Path) -> None:
 
 @documented(PREPARE_NAMES)
 def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
-    """Stage 1: find the rows of different parties that resemble each other.
+    """Stage 1: find the rows of different parties that resemble each other; with recipe="joint", common cut points.
 
     Parameters are those of `simfl.params.PrepareParams`.
 
@@ -127,8 +142,18 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
     >>> prepare([Party("north", X[::2], y[::2]), Party("south", X[1::2], y[1::2])], n_hashes=3, random_state=0)
     Preparation(north (75 rows), south (75 rows); 3 hashes, ... s)
     """
+    with telling_of_compilation():
+        ready = _prepare(parties, params)
+    if ready.about.params.recipe == "joint" and not is_private(ready.about.params):
+        _draw_private(ready, ready.about.seed)
+        ready.about = hub.agree_on_cuts(ready.transport, ready.about)
+    return ready
+
+
+def _prepare(parties: Iterable[Party], params: dict[str, Any]) -> Preparation:
+    """Without cut points: a training agrees on them by itself."""
     checked = prepare_params(**params)
-    transport = gather(parties, checked.n_jobs)
+    transport = gather(parties, checked.n_jobs, party_column=checked.party_column)
     sessions = list(transport.handlers.values())
     # The parties share a secret that the hub does not get. A seed stands in for it: the same seed, the same model.
     seed = checked.random_state
@@ -164,7 +189,9 @@ def train(
     >>> model.n_trees, (model.predict(X) == y).mean() > 0.95
     (10, np.True_)
     """
-    return train_and_keep(parties, callbacks, params, init_model)[0]
+    silent = callbacks is not None and not callbacks
+    with nullcontext() if silent or params.get("verbose") == 0 else telling_of_compilation():
+        return train_and_keep(parties, callbacks, params, init_model)[0]
 
 
 def train_and_keep(
@@ -178,37 +205,74 @@ def train_and_keep(
         ready = parties
         _refuse_prepared(params, ready.about.params.recipe)
         about = ready.about.params
-        params = {"recipe": about.recipe, "n_jobs": about.n_jobs, "masked": about.masked} | params
+        known = {"recipe": about.recipe, "n_jobs": about.n_jobs, "masked": about.masked, "epsilon": about.epsilon}
+        params = {**known, **params}
     else:
         first, params = split(params)
-        ready = prepare(parties, **first)
+        ready = _prepare(parties, first)
     checked = train_params(**params)
+    if is_private(checked) and not is_private(ready.about.params):
+        raise ParameterError(
+            "This was prepared without epsilon: rows were counted. Give epsilon to simfl.prepare, too."
+        )
     ready.transport.share(checked.n_jobs)
-    before = ready.transport.traffic.copy()
+    before = ready.transport.traffic.copy() if isinstance(parties, Preparation) else None
     callbacks = default_callbacks(checked.verbose) if callbacks is None else callbacks
     start = _warm_start(init_model, checked.turns, len(ready.about.parties)) if init_model else None
-    training = hub.train(ready.transport, ready.about, checked, callbacks=callbacks, warm_start=start)
-    traffic = ready.transport.traffic.since(before if isinstance(parties, Preparation) else None)
-    history = training.history
+    if checked.recipe == "joint":
+        model = _grow_together(ready, checked, callbacks, start)
+    else:
+        training = hub.train(ready.transport, ready.about, checked, callbacks=callbacks, warm_start=start)
+        model = model_of(training)
+    history = model.history
     if init_model is not None:
         history = [*init_model.history, *(_later(r, init_model.n_trees) for r in history)]
-    return model_of(training, history, traffic), ready
+    return models.with_account(model, history, ready.transport.traffic.since(before)), ready
 
 
-def model_of(training: hub.Training, history: list[TreeRecord], traffic: dict[str, dict[str, dict[str, int]]]) -> Model:
-    """The model of a training's trees, with this account of how it came about."""
+def _grow_together(
+    ready: Preparation, params: TrainParams, callbacks: Sequence[Callback], start: models.WarmStart | None
+) -> Model:
+    """The joint recipe. The hub gets the model sealed, where it sees nothing, for a key that only this call has."""
+    _draw_private(ready, ready.about.seed if params.random_state is None else params.random_state)
+    key = boxes.new_key() if params.masked and params.hub_sees != "totals" else None
+    receiver = key and messages.SignedKey(key=boxes.public_half(key))
+    order = hub.JointOrder(receiver or None, start)
+    grown = hub.train_together(ready.transport, ready.about, params, order, callbacks=callbacks)
+    data = boxes.open_box(key, grown.sealed) if key else grown.sealed
+    model = models.from_bytes(data, "The sealed model")
+    return models.with_account(model, account(model.history, grown.history), {})
+
+
+def _draw_private(ready: Preparation, seed: int) -> None:
+    """A seed stands in for what each party draws by itself: the same seed, the same model."""
+    for session in ready.sessions:
+        session.private, session.noise_key = private_of(seed, session.name), secrets.token_bytes(SECRET_BYTES)
+
+
+def account(scored: list[TreeRecord], facts: list[TreeRecord]) -> list[TreeRecord]:
+    """Rounds with their metrics, and what only the hub knows of them: bytes, seconds, and who was absent."""
+    return [
+        msgspec.structs.replace(own, bytes=known.bytes, seconds=known.seconds, absent=known.absent)
+        for own, known in zip(scored, facts, strict=False)
+    ]
+
+
+def model_of(training: hub.Training) -> Model:
+    """The model of a training's trees, with its history."""
     params, labels, start = training.params, training.labels, training.warm_start
     about = models.About(
         classes=labels.classes,
-        history=history,
-        traffic=traffic,
+        history=training.history,
+        traffic={},
         schema=training.prepared.schema,
         gain=np.sum(training.gains, axis=0).tolist() if training.gains else None,
         epsilon=params.epsilon,
         delta=None if params.epsilon is None else params.delta,
+        guarantee=guarantee(params, 1),
     )
     rounds = [*(start.rounds if start else []), *training.rounds]
-    return models.build(rounds, labels.base_score, params.objective, training.prepared.n_features, about)
+    return models.build(rounds, labels.base_score, in_xgboost(params), training.prepared.n_features, about)
 
 
 def _warm_start(model: Model, turns: str, n_parties: int) -> models.WarmStart:
@@ -230,12 +294,15 @@ def _later(record: TreeRecord, rounds: int) -> TreeRecord:
 
 
 def _refuse_prepared(params: dict[str, Any], recipe: str) -> None:
-    if params.get("recipe", recipe) != recipe:
+    wanted = params.get("recipe", recipe)
+    if wanted != recipe and not {wanted, recipe} <= {*SIMILAR}:
         raise ParameterError(f"This was prepared with recipe={recipe!r}: run simfl.prepare with the other one first.")
     refuse_unknown(params, TRAIN_NAMES)
 
 
-def gather(parties: Iterable[Party], n_jobs: int | None = None) -> LocalTransport[Session]:
+def gather(
+    parties: Iterable[Party], n_jobs: int | None = None, *, party_column: bool = False
+) -> LocalTransport[Session]:
     """A transport to new sessions of these parties. There must be some, with different names."""
     parties = list(parties) if isinstance(parties, Iterable) else [parties]
     if not all(isinstance(party, Party) for party in parties):
@@ -245,4 +312,10 @@ def gather(parties: Iterable[Party], n_jobs: int | None = None) -> LocalTranspor
     repeated = sorted(name for name, times in Counter(party.name for party in parties).items() if times > 1)
     if repeated:
         raise DataError(f"Several parties are named {repeated}. Give every party a name of its own.")
-    return LocalTransport([Session(party) for party in parties], n_jobs)
+    if party_column:
+        names = [party.name for party in parties]
+        parties = [party.with_party_column(names) for party in parties]
+    sessions, shared = [Session(party) for party in parties], Shared()
+    for session in sessions:
+        session.shared = shared
+    return LocalTransport(sessions, n_jobs)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import xgboost as xgb
 
 from simfl.callbacks import Callback, TreeRecord
@@ -15,8 +16,8 @@ from simfl.model import Model
 from simfl.model.xgboost_document import objective_of, set_start, start_of, to_booster, to_document
 from simfl.params import TrainParams
 from simfl.storage import write_atomically
-from simfl.training.losses import LOSSES
 
+IN_ONNX = ("binary:logistic", "multi:softprob", "reg:squarederror")  # others lose their transformation on the way
 OPSET = 15  # of ONNX: read by every runtime of the last years
 
 
@@ -74,8 +75,8 @@ class MLflow(Callback):
 def _start_in_leaves(model: Model) -> xgb.Booster:
     """The same model with its start value in the leaves of the first trees: converters disagree on start values."""
     document = to_document(model.booster)
-    learner, objective = document["learner"], objective_of(document)
-    margin = LOSSES[objective].margin(start_of(document))
+    learner, loss = document["learner"], model.loss
+    margin = loss.margin(start_of(document))
     trees = learner["gradient_booster"]["model"]["trees"]
     for tree, start in zip(trees, margin, strict=False):
         for node, left in enumerate(tree["left_children"]):
@@ -83,7 +84,7 @@ def _start_in_leaves(model: Model) -> xgb.Booster:
                 tree["split_conditions"][node] += float(start)
     for tree in trees:  # whole numbers there make onnxmltools take the model for a regression
         tree["sum_hessian"] = [number + 0.5 for number in tree["sum_hessian"]]
-    set_start(document, [0.5 if objective == "binary:logistic" else 0.0] * len(margin))
+    set_start(document, loss.base_score(np.zeros(len(margin))))
     learner["feature_names"] = learner["feature_types"] = []  # the converter wants f0, f1, ...
     return to_booster(document)
 
@@ -99,6 +100,12 @@ def to_onnx(model: Model, path: str | os.PathLike[str]) -> Path:
         raise DataError(
             f"ONNX cannot hold splits of categories ({', '.join(names[:6])}). Turn them into 0/1 columns before the "
             "training, or use the model file with XGBoost itself."
+        )
+    objective = objective_of(to_document(model.booster))
+    if objective not in IN_ONNX:
+        raise DataError(
+            f"The converter to ONNX knows {', '.join(IN_ONNX)}, and the model was trained with {objective}. Use the "
+            "model file with XGBoost itself."
         )
     target = Path(path)
     if target.suffix != ".onnx":

@@ -15,16 +15,34 @@ from msgspec import Meta
 
 from simfl.errors import ParameterError, UnknownParameterError, did_you_mean
 
-RecipeName = Literal["default", "paper"]
+RecipeName = Literal["default", "similar", "paper", "joint"]
 Matching = Literal["blind", "shared"]
 Ids = Literal["linked", "fresh"]
-Objective = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
+Objective = Literal[
+    "binary:logistic",
+    "binary:logitraw",
+    "multi:softprob",
+    "multi:softmax",
+    "reg:squarederror",
+    "reg:absoluteerror",
+    "reg:quantileerror",
+    "reg:pseudohubererror",
+    "count:poisson",
+    "reg:gamma",
+    "reg:tweedie",
+    "survival:aft",
+]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Epsilon = Annotated[float, Meta(gt=0, le=1e6)]
 MAX_HASHES: Final = 255  # a count of equal hash values must fit one byte
 BINS: Final = 256  # per feature, as in XGBoost
+MOST_CUTS: Final = 254  # of one column with the joint recipe: a bin must fit one byte, beside missing values
+BUILDER_BINS: Final = 128  # of a builder's features with the similar recipe: see `builder_bins`
+COARSE_BINS: Final = 64
+MANY_ROWS: Final = 50_000  # per party: with more, most of the time of a deep tree goes into the histograms of its nodes
 MAX_WEIGHT: Final = 1e12  # of a row; beyond that sums lose the digits that tell rows apart, and no split pays
 MAX_LABEL: Final = 1e18  # of a regression: larger squares would leave float32
 
@@ -32,7 +50,11 @@ MAX_LABEL: Final = 1e18  # of a regression: larger squares would leave float32
 class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Stage 1: what decides which rows of different parties resemble each other."""
 
-    recipe: Annotated[RecipeName, "a set of parameters: our stronger one, or the paper's, for reproduction"] = "default"
+    recipe: Annotated[
+        RecipeName,
+        "how trees are grown: from similar rows (default, similar), as in the paper, for reproduction, or by all "
+        "parties at once from exact sums (joint)",
+    ] = "default"
     n_hashes: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_HASHES)] | None,
         "hash functions (the paper's L); None: min(40, features - 1 - known_features)",
@@ -82,9 +104,21 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "hide every party's sums (of features, labels, gradients, metrics) under masks, so that only their total over "
         "all parties can be seen; changes no bit of the model; None: between machines yes, in one process no",
     ] = None
+    party_column: Annotated[
+        bool,
+        "give trees a column that names the party of a row, for parties that differ in kind; sums on one party's side "
+        "of such a split are then that party's own. `Model.at` makes the model of one party, or of a new one, of it",
+    ] = False
     validation_fraction: Annotated[
         float, Meta(ge=0, lt=1), "share of its rows that each party sets aside to measure the metric on"
     ] = 0.0
+    epsilon: Annotated[
+        Epsilon | None,
+        "differential privacy of every row. Joint: for everything that its party sends; trees are drawn at random, "
+        "ranges, rows and classes are declared, and only noisy sums per leaf are sent. Similar: for the sums of "
+        "gradients that its party sends, not for stage 1 and the trees. No metrics or label sums are sent; None: no "
+        "noise",
+    ] = None
     random_state: Annotated[Seed | None, "seed of everything random; None: a new one each time"] = None
     n_jobs: Annotated[int | None, "threads for all parties of this process together; None: all cores"] = None
 
@@ -94,6 +128,39 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     recipe: RecipeName = "default"
     objective: Annotated[Objective, "what is learned, in XGBoost's words"] = "binary:logistic"
+    scale_pos_weight: Annotated[
+        Annotated[float, Meta(gt=0, le=1e6)] | None,
+        "two classes: a row of the second class counts this many times; None: 1",
+    ] = None
+    quantile_alpha: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        "reg:quantileerror: the share of labels that lies below what is predicted, as 0.9; one model for each",
+    ] = None
+    label_spread: Annotated[
+        Annotated[float, Meta(gt=0, le=1e18)] | None,
+        "reg:absoluteerror, reg:quantileerror: about how far labels lie from their mean, the unit of a step; None: "
+        "from sums over the labels of all parties",
+    ] = None
+    huber_slope: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        "reg:pseudohubererror: errors beyond it count about as they are, smaller ones by their squares; None: 1",
+    ] = None
+    tweedie_variance_power: Annotated[
+        Annotated[float, Meta(gt=1, lt=2)] | None,
+        "reg:tweedie: the variance grows with this power of the mean; near 1 as counts, near 2 as sizes; None: 1.5",
+    ] = None
+    aft_loss_distribution: Annotated[
+        Literal["normal", "logistic", "extreme"] | None,
+        "survival:aft: the law of the logarithm of times, around what is predicted; None: normal",
+    ] = None
+    aft_loss_distribution_scale: Annotated[
+        Annotated[float, Meta(gt=0, le=1e6)] | None, "survival:aft: how wide that law is; None: 1"
+    ] = None
+    eval_metric: Annotated[
+        str | list[str] | None,
+        "metrics to record beside the objective's own; early stopping watches the last one; auc (two classes) is found "
+        "from counts in bins; None: the objective's own",
+    ] = None
     n_trees: Annotated[Positive, "boosting rounds (a multiclass round grows one tree per class)"] = 100
     learning_rate: Annotated[float, Meta(gt=0, le=1e6), "step size of every tree"] = 0.1
     max_depth: Annotated[int, Meta(ge=0, le=1000), "deepest level of a tree (but see extra_depth); 0: no limit"] = 6
@@ -105,19 +172,23 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gamma: Annotated[float, Meta(ge=0), "least gain of a split"] = 0.0
     reg_lambda: Annotated[float, Meta(ge=0), "L2 penalty on leaf values"] = 1.0
     reg_alpha: Annotated[float, Meta(ge=0), "L1 penalty on leaf values"] = 0.0
-    max_delta_step: Annotated[float, Meta(ge=0), "largest leaf value before shrinkage; 0: no limit"] = 0.0
+    max_delta_step: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        "largest leaf value before shrinkage; 0: no limit; None: 0, but 0.7 with count:poisson, as in XGBoost",
+    ] = None
     subsample: Annotated[
         Share | None,
         "share of its rows the builder uses for a tree; None: all, but half of them where two parties train with the "
-        "default recipe",
+        "similar recipe; with the joint recipe every party leaves out rows of its own, None: half of them where all "
+        "parties together have 200,000 rows or more",
     ] = None
     colsample_bytree: Annotated[Share, "share of the features used by a tree"] = 1.0
     colsample_bylevel: Annotated[Share, "share of the features used by a level"] = 1.0
     colsample_bynode: Annotated[Share, "share of the features used by a node"] = 1.0
     max_bin: Annotated[
         Annotated[int, Meta(ge=2, le=2**16)] | None,
-        "bins per feature; None: 256, but 64 where several parties with more than 50,000 rows on average train with "
-        "the default recipe: their bins differ anyway, so coarse ones cost little and halve the time",
+        "bins per feature; None: 256, but with the similar recipe 128, and 64 where the parties have more than 50,000 "
+        "rows on average: every builder has bins of its own, so coarse ones cost little",
     ] = None
     max_cat_to_onehot: Annotated[
         Positive, "a category of fewer levels splits off one level at a time, one of more splits into two sets"
@@ -140,7 +211,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = None
     extra_depth: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None,
-        "levels that the builder grows beyond max_depth before the sums of all parties prune the tree back to at most "
+        "levels that a tree is grown beyond max_depth before the sums of all parties prune it back to at most "
         "2**max_depth leaves; 0: no pruning; None: the recipe's",
     ] = None
     rematch: Annotated[
@@ -149,27 +220,79 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "trees has doubled; 0: never; None: the recipe's",
     ] = None
     min_group: Annotated[
-        Positive,
+        Positive | None,
         "least number of its own rows that a party adds onto one row of a builder; smaller groups are joined with the "
-        "nearest others, and a party with fewer rows adds nothing; 1: no groups are joined",
-    ] = 1
-    cuts: Annotated[
-        Literal["own", "shared"],
-        "thresholds are values of the builder's rows, as in XGBoost, or come from a public grid of max_bin points per "
-        "feature, around the common mean",
-    ] = "own"
-    epsilon: Annotated[
-        Annotated[float, Meta(gt=0, le=1e6)] | None,
-        "differential privacy of every row for the sums of gradients that its party sends in a training: each party "
-        "adds noise to them, and no metrics or label sums are sent; None: no noise",
+        "nearest others, and a party with fewer rows adds nothing; 1: no groups are joined. With the joint recipe: "
+        "least number of rows of all parties behind every sum, by noisy counts; None: the recipe's (joint 30, else 1)",
     ] = None
+    cuts: Annotated[
+        Literal["own", "shared"] | None,
+        "thresholds are values of the builder's rows, as in XGBoost, or come from a public grid of max_bin points per "
+        "feature, around the common mean; None: the recipe's",
+    ] = None
+    epsilon: Epsilon | None = None
     delta: Annotated[
         float, Meta(gt=0, lt=1), "with epsilon: the probability that the guarantee fails, well below one over the rows"
     ] = 1e-5
+    colluding: Annotated[
+        Count | None,
+        "joint with epsilon: how many other parties may join the hub and put together what they see; fewer need less "
+        "noise, and with 0 the other parties are trusted; None: all others, so that no party has to trust another",
+    ] = None
+    rows: Annotated[
+        Positive | None,
+        "joint with epsilon: about how many rows all parties have together, as declared: nobody counts them, and the "
+        "rule for the number and depth of trees reads it",
+    ] = None
+    classes: Annotated[
+        list[bool | int | float | str] | None,
+        "joint with epsilon: the classes of the labels, as declared, in the order of `predict_proba`; None: 0 and 1",
+    ] = None
+    max_rows_per_person: Annotated[
+        Positive | None,
+        "joint with epsilon: protect persons instead of rows; rows of a person beyond these are left out at its party, "
+        "which names the person of each row; None: every row is a person",
+    ] = None
     turns: Annotated[
         Literal["round_robin", "proportional", "all"],
         "who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)",
     ] = "round_robin"
+    lockstep: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        "joint: rounds whose trees are grown at once, from the same gradients; None: as many as keep lockstep * "
+        "learning_rate at 0.8 or below, at most 8",
+    ] = None
+    candidates: Annotated[
+        Annotated[int, Meta(ge=1, le=2**16)] | None,
+        "joint: most cuts that are asked about in a node; None: more in a node of more rows",
+    ] = None
+    level_nodes: Annotated[
+        Positive | None, "joint: most nodes of a tree that are split in one level; None: more with more rows"
+    ] = None
+    readers: Annotated[
+        Literal["turn", "all"] | None,
+        "joint: who learns the totals: one party in turn for each batch of trees, who announces the splits, or all "
+        "parties, who find them each for themselves; None: in turn",
+    ] = None
+    hub_sees: Annotated[
+        Literal["nothing", "totals"] | None,
+        "joint: what the hub learns of the sums that it adds: nothing, or their totals over all parties, so that it "
+        "can follow along; None: nothing",
+    ] = None
+    count_epsilon: Annotated[
+        Annotated[float, Meta(ge=1e-3, le=1e6)] | None,
+        "joint: noise on the counts that decide which sums are asked for, as the epsilon of one count; None: the "
+        "recipe's",
+    ] = None
+    gradient_bits: Annotated[
+        Annotated[int, Meta(ge=2, le=30)] | None,
+        "joint: the mean gradient and hessian of a row are rounded to some 2**gradient_bits steps; fewer hide more; "
+        "at most 12 where min_group is above 1, because sums have noise; None: the recipe's",
+    ] = None
+    device: Annotated[
+        Annotated[str, Meta(pattern=r"\Acpu\Z|\Acuda(:[0-9]{1,3})?\Z")] | None,
+        "where XGBoost grows a builder's trees: cpu, cuda or cuda:1, at every party alike; None: cpu",
+    ] = None
     early_stopping_rounds: Annotated[
         Positive | None, "stop when the validation metric has not improved for n trees"
     ] = None
@@ -182,12 +305,84 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = None
 
 
-RECIPES: Final[dict[str, dict[str, Any]]] = {  # stage 1 | stage 2
-    "default": {"scale": "standard", "n_neighbors": 5, "max_candidates": 10_000, "matching": "blind"}
-    | {"leaf_values": "global", "extra_depth": 2, "rematch": 50},
-    "paper": {"scale": "none", "n_neighbors": 1, "max_candidates": 0, "matching": "shared", "bucket_width": 4.0}
-    | {"leaf_values": "builder", "extra_depth": 0, "rematch": 0},
+# What an objective reads beside its name, with XGBoost's defaults. Other objectives refuse it.
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "binary:logistic": {"scale_pos_weight": 1.0},
+    "binary:logitraw": {"scale_pos_weight": 1.0},
+    "reg:quantileerror": {"quantile_alpha": None},
+    "reg:pseudohubererror": {"huber_slope": 1.0},
+    "count:poisson": {"max_delta_step": 0.7},
+    "reg:tweedie": {"tweedie_variance_power": 1.5},
+    "survival:aft": {"aft_loss_distribution": "normal", "aft_loss_distribution_scale": 1.0},
 }
+SPREAD: Final = ("reg:absoluteerror", "reg:quantileerror")  # these read label_spread
+PRIVATE_OBJECTIVES: Final = ("binary:logistic", "multi:softprob", "multi:softmax")  # start without labels
+
+_SIMILAR: Final[dict[str, Any]] = {
+    "scale": "standard",
+    "n_neighbors": 5,
+    "max_candidates": 10_000,
+    "matching": "blind",
+} | {"leaf_values": "global", "extra_depth": 2, "rematch": 50, "min_group": 1, "cuts": "own"}
+RECIPES: Final[dict[str, dict[str, Any]]] = {  # stage 1 | stage 2
+    "default": _SIMILAR,
+    "similar": _SIMILAR,
+    "paper": {"scale": "none", "n_neighbors": 1, "max_candidates": 0, "matching": "shared", "bucket_width": 4.0}
+    | {"leaf_values": "builder", "extra_depth": 0, "rematch": 0, "min_group": 1, "cuts": "own"},
+    "joint": {"n_neighbors": 0}
+    | {"leaf_values": "global", "extra_depth": 2, "rematch": 0, "min_group": 30, "cuts": "shared"}
+    | {"readers": "turn", "hub_sees": "nothing", "count_epsilon": 0.1, "gradient_bits": 4},
+}
+SIMILAR: Final = ("default", "similar")  # two names of one recipe
+HALVED_FROM: Final = (
+    200_000  # rows of all parties: from here on half of them do for a joint tree, in two thirds the time
+)
+MOST_LOCKSTEP: Final = 8  # of the rule: more trees from the same gradients would not pay
+PRIVATE_TREES: Final = 600  # joint with epsilon, where n_trees is the default: see `joint/private_rule.py`
+PRIVATE_ONLY: Final = ("colluding", "rows", "classes", "max_rows_per_person")  # of the joint recipe with epsilon
+JOINT_ONLY: Final = (
+    *("lockstep", "candidates", "level_nodes", "readers", "hub_sees", "count_epsilon", "gradient_bits"),
+    *PRIVATE_ONLY,
+)
+# What the joint recipe has no use for, and why. Other values than these are refused.
+_NO_SEARCH: Final = "no similar rows are looked for"
+NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
+    "n_hashes": (None, _NO_SEARCH),
+    "bucket_width": (None, _NO_SEARCH),
+    "hash_law": ("gaussian", _NO_SEARCH),
+    "scale": (None, _NO_SEARCH),
+    "n_neighbors": (0, _NO_SEARCH),
+    "max_candidates": (None, _NO_SEARCH),
+    "known_features": (0, _NO_SEARCH),
+    "original_features": (None, _NO_SEARCH),
+    "allow_unsafe_hashes": (False, _NO_SEARCH),
+    "matching": (None, _NO_SEARCH),
+    "ids": ("linked", _NO_SEARCH),
+    "rematch": (0, _NO_SEARCH),
+    "turns": ("round_robin", "nobody builds: all parties grow every tree"),
+    "leaf_values": ("global", "leaf values come from the sums of all parties"),
+    "cuts": ("shared", "no party's own value becomes a threshold"),
+    "grow_policy": ("depthwise", "trees are grown level by level"),
+    "device": (None, "its own kernels grow trees, on the CPU"),
+    "max_cat_to_onehot": (4, "levels are asked about in groups"),
+    "max_cat_threshold": (64, "levels are asked about in groups"),
+}
+# What the joint recipe has no use for with epsilon, and why. Other values than the defaults are refused.
+_DRAWN: Final = "with epsilon trees are drawn at random, and nothing of the data decides about their splits"
+_SILENT: Final = "with epsilon no metrics are sent"
+NOT_PRIVATE: Final[dict[str, str]] = {
+    "early_stopping_rounds": _SILENT,
+    "validation_fraction": f"{_SILENT}, and rows set aside would depend on each other. Give parties rows of their own",
+    "subsample": "with epsilon every row counts in every tree",
+} | dict.fromkeys(
+    (
+        *("max_leaves", "min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "colsample_bylevel"),
+        *("colsample_bynode", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "monotone_constraints"),
+        *("interaction_constraints", "extra_depth", "min_group", "candidates", "level_nodes", "readers"),
+        *("count_epsilon", "gradient_bits"),
+    ),
+    _DRAWN,
+)
 
 ALIASES: Final = {  # what users of XGBoost and scikit-learn may type
     "n_estimators": "n_trees",
@@ -219,7 +414,12 @@ def descriptions() -> dict[str, str]:
 
 def guarded_columns(params: PrepareParams, n_features: int) -> int:
     """The number of columns that no attacker is assumed to know: there must be fewer hash values."""
-    return (params.original_features or n_features) - (params.known_features or 0)
+    return (params.original_features or hashed_columns(params, n_features)) - (params.known_features or 0)
+
+
+def hashed_columns(params: PrepareParams, n_features: int) -> int:
+    """The columns that are hashed: all but the one that names the party, which everybody knows."""
+    return n_features - params.party_column
 
 
 def prepare_params(**given: Any) -> PrepareParams:
@@ -232,12 +432,86 @@ def prepare_params(**given: Any) -> PrepareParams:
 
 def train_params(**given: Any) -> TrainParams:
     """The checked parameters of stage 2, with the recipe's values filled in."""
-    checked: TrainParams = _checked(TrainParams, given)
+    checked: TrainParams = _with_settings(_checked(TrainParams, given))
+    if checked.epsilon is not None and checked.scale_pos_weight not in (None, 1.0):
+        raise ParameterError("epsilon counts a row as one: scale_pos_weight is not available with it.")
+    if checked.epsilon is not None and checked.objective not in PRIVATE_OBJECTIVES:
+        raise ParameterError(
+            f"epsilon is not available with {checked.objective}: it needs gradients with a bound and a start value "
+            f"that no label decides. Use {' or '.join(PRIVATE_OBJECTIVES)}."
+        )
+    if is_private(checked):
+        _check_declared(checked)
+        by_rule = checked.n_trees == defaults()["n_trees"]
+        return msgspec.structs.replace(checked, n_trees=PRIVATE_TREES) if by_rule else checked
     if checked.leaf_values == "builder" and checked.extra_depth:
         if given.get("extra_depth"):
             raise ParameterError("extra_depth prunes with the sums of all parties: it needs leaf_values='global'.")
         checked = msgspec.structs.replace(checked, extra_depth=0)
+    if checked.recipe == "joint" and checked.lockstep is None:
+        checked = msgspec.structs.replace(checked, lockstep=lockstep(checked.learning_rate))
     return checked
+
+
+def _with_settings(params: TrainParams) -> TrainParams:
+    """The parameters with the objective's own settings filled in; refuses those of other objectives."""
+    own, of_trees = SETTINGS.get(params.objective, {}), {"max_delta_step": 0.0}  # every objective has the latter
+    for objective, settings in SETTINGS.items():
+        wrong = [name for name in settings if name not in {**own, **of_trees} and getattr(params, name) is not None]
+        if wrong:
+            raise ParameterError(f"{wrong[0]} is a parameter of {objective} only, and objective={params.objective!r}.")
+    if params.label_spread is not None and params.objective not in SPREAD:
+        raise ParameterError(f"label_spread is a parameter of {' and '.join(SPREAD)} only.")
+    if params.objective == "reg:quantileerror" and params.quantile_alpha is None:
+        raise ParameterError("reg:quantileerror needs quantile_alpha: the share of labels below what is predicted.")
+    if params.recipe == "joint" and "auc" in (params.eval_metric or ()):
+        raise ParameterError(
+            "eval_metric='auc' is not available with recipe='joint': it needs counts of few rows, which no party sends "
+            "there. Measure it on your own rows."
+        )
+    given = {name: default for name, default in {**of_trees, **own}.items() if getattr(params, name) is None}
+    return msgspec.structs.replace(params, **given)
+
+
+def is_private(params: PrepareParams | TrainParams) -> bool:
+    """Whether everything that leaves a party is differentially private."""
+    return params.recipe == "joint" and params.epsilon is not None
+
+
+def _check_declared(params: TrainParams) -> None:
+    """With epsilon nobody asks the parties for facts about their tables: they are declared."""
+    if params.rows is None:
+        raise ParameterError(
+            "epsilon needs the number of rows, because nobody may count them: set rows to about as many as all parties "
+            "have together."
+        )
+    if params.delta * params.rows >= 1:  # whoever publishes one row of n, drawn at random, has a delta of 1 / n
+        enough = 10.0 ** math.floor(math.log10(1 / params.rows) - 1)
+        raise ParameterError(
+            f"delta={params.delta:g} is too large for rows={params.rows}: it must be well below one over the rows. Set "
+            f"delta = {enough:g}, or lower."
+        )
+    if params.objective.startswith("multi:") and params.classes is None:
+        raise ParameterError("epsilon needs the classes, because nobody may ask for them: set classes = [...].")
+    n = 2 if params.classes is None else len(params.classes)
+    if n < 2 or (params.objective == "binary:logistic" and n != 2) or (n != len(set(params.classes or [0, 1]))):
+        raise ParameterError(
+            f"classes={params.classes!r} is not possible: give two different ones, or more with softprob."
+        )
+
+
+def declared_classes(params: TrainParams) -> list[bool | int | float | str]:
+    """The classes of a study with epsilon."""
+    return [0, 1] if params.classes is None else params.classes
+
+
+def lockstep(learning_rate: float) -> int:
+    """How many rounds share their gradients: together they step no further than 0.8.
+
+    >>> [lockstep(rate) for rate in (0.01, 0.1, 0.3, 1.0)]
+    [8, 8, 2, 1]
+    """
+    return max(1, min(MOST_LOCKSTEP, int(0.8 / learning_rate + 1e-9)))
 
 
 def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -280,6 +554,17 @@ def with_numbers(params: TrainParams, names: list[str] | None, n_features: int) 
     return msgspec.structs.replace(params, monotone_constraints=signs, interaction_constraints=groups)
 
 
+def builder_bins(params: TrainParams, n_parties: int, n_rows: int) -> int:
+    """How many bins a builder's features get where `max_bin` leaves it open.
+
+    Growing a deep tree costs by nodes times bins: with half of them it takes little more than half of the time. Every
+    party has cut points of its own, so that the trees together see as many as one party's fine bins (docs/recipes.md).
+    """
+    if n_parties == 1 or params.recipe not in SIMILAR or params.cuts != "own":
+        return BINS
+    return COARSE_BINS if n_rows > MANY_ROWS * n_parties else BUILDER_BINS
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -314,8 +599,32 @@ def _checked(struct: Any, given: dict[str, Any]) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             raise ParameterError(f"{name}={value!r} is not possible: it must be finite.")
     params = msgspec.convert(values, struct)
+    _refuse_not_private(params)
     recipe = {k: v for k, v in RECIPES[params.recipe].items() if getattr(params, k, 0) is None}
-    return msgspec.structs.replace(params, **recipe)
+    params = msgspec.structs.replace(params, **recipe)
+    _refuse_other_recipes(params)
+    return params
+
+
+def _refuse_other_recipes(params: Any) -> None:
+    """Refuse what the recipe would not read."""
+    is_joint = params.recipe == "joint"
+    for name in params.__struct_fields__:
+        value = getattr(params, name)
+        if not is_joint and name in JOINT_ONLY and value is not None:
+            raise ParameterError(f"{name} is a parameter of recipe='joint' only. Leave it out, or set that recipe.")
+        if is_joint and name in NOT_JOINT and value != NOT_JOINT[name][0]:
+            raise ParameterError(f"{name}={value!r} is not available with recipe='joint': {NOT_JOINT[name][1]}.")
+
+
+def _refuse_not_private(params: Any) -> None:
+    """Refuse what has no meaning with epsilon, or only with it."""
+    for field in msgspec.structs.fields(params):
+        value = getattr(params, field.name)
+        if is_private(params) and field.name in NOT_PRIVATE and value != field.default:
+            raise ParameterError(f"{field.name}={value!r} is not available: {NOT_PRIVATE[field.name]}.")
+        if not is_private(params) and field.name in PRIVATE_ONLY and value is not None:
+            raise ParameterError(f"{field.name} is a parameter of recipe='joint' with epsilon only. Leave it out.")
 
 
 def _plain(value: Any) -> Any:

@@ -12,8 +12,10 @@ import secrets
 import shlex
 import stat
 import struct
+import time
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
 
@@ -22,6 +24,7 @@ import msgspec
 from simfl.errors import FileError
 
 logger = logging.getLogger("simfl")
+PID = "pid"  # in a folder that one process uses alone
 
 
 def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
@@ -40,6 +43,18 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
             sync_folder(path.parent)
         finally:
             unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def append_private(path: Path, data: bytes) -> None:
+    """Add to the end of a private file. It is on the disk when this returns."""
+    try:
+        with open(path, "ab", opener=_open_private) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
     except OSError as error:
         raise FileError(f"{path} cannot be written: {error.strerror}.") from None
 
@@ -79,6 +94,98 @@ def require_private(folder: Path, within: Path) -> None:
         raise FileError(
             f"Other users of this machine can read {min(loose)}. Run: chmod -R go-rwx {shlex.quote(str(within))}"
         )
+
+
+def require_private_file(path: Path) -> None:
+    """Refuse a file that is open to others."""
+    if path.stat().st_mode & _OTHERS and os.name == "posix":
+        raise FileError(f"Other users of this machine can read {path}. Run: chmod 600 {shlex.quote(str(path))}")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes away from this file until the end. The lock is a file beside it, which stays."""
+    try:
+        lock = open(path.with_name(f"{path.name}.lock"), "ab", opener=_open_private)  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise FileError(f"{path} cannot be locked: {error.strerror}.") from None
+    with lock:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class InUseError(FileError):
+    """Another process uses the folder."""
+
+
+@contextmanager
+def in_use(folder: Path, *, alone: bool = False) -> Iterator[None]:
+    """Mark a folder as in use until the end, or until this process dies. `alone`: refuse one that somebody uses."""
+    handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else None
+    try:
+        if handle is not None:
+            _mark(handle, folder, alone)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _mark(handle: int, folder: Path, alone: bool) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InUseError(f"{folder} is in use by another process.") from None
+    except OSError as error:  # a file system without locks must not stop a training
+        if alone:
+            raise FileError(f"Nobody can tell whether {folder} is in use: {error.strerror}.") from None
+
+
+@contextmanager
+def owned(folder: Path, patience: float = 1.0) -> Iterator[None]:
+    """Use a folder alone until the end, or until this process dies; its file `pid` says who does.
+
+    `patience`: seconds to wait for one that is about to end, or that only looks whether the folder is used.
+    """
+    until, note = time.monotonic() + patience, folder / PID
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(in_use(folder, alone=True))
+                break
+            except InUseError:
+                if time.monotonic() >= until:
+                    raise InUseError(_owner(folder)) from None
+                time.sleep(0.1)
+            except FileError:  # a file system without locks must not stop a training
+                break
+        note.write_text(f"{os.getpid()}\n")
+        try:
+            yield
+        finally:
+            note.unlink(missing_ok=True)
+
+
+def _owner(folder: Path) -> str:
+    try:
+        pid = (folder / PID).read_text().strip()
+    except OSError:
+        return f"{folder} is in use by another process."
+    return f"{folder} is in use already, by the process {pid}. Stop that one first: kill {pid}"
+
+
+def is_used(folder: Path) -> bool:
+    """Whether a process uses this folder alone now."""
+    try:
+        with in_use(folder):
+            return False
+    except InUseError:
+        return True
 
 
 # --- journals --------------------------------------------------------------------------------------------------------

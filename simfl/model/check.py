@@ -19,16 +19,18 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from simfl.arrays import AnyArray, Floats, Ints, Longs
+from simfl.arrays import AnyArray, Floats, Ints, Longs, Mask
 from simfl.data.schema import Schema
-from simfl.model import ubjson
-from simfl.training.losses import LOSSES
+from simfl.params import Objective as ObjectiveName
+from simfl.training import ubjson
+from simfl.training.losses import is_multi, labels_of, loss_named
 
 DEEPEST = 2000  # levels of a tree: XGBoost walks trees by recursion
 NO_PARENT = 2147483647  # of the first node
 _START = re.compile(r"\[?-?\d{1,20}(\.\d{1,20})?(E[+-]?\d{1,3})?(,-?\d{1,20}(\.\d{1,20})?(E[+-]?\d{1,3})?)*\]?", re.I)
 
 Number = Annotated[str, Meta(pattern=r"\A[0-9]{1,9}\Z")]  # XGBoost writes parameters as text
+Real = Annotated[str, Meta(pattern=r"\A[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?\Z")]  # not negative
 Place = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Characters: TypeAlias = npt.NDArray[np.int8]
@@ -127,21 +129,68 @@ class LearnerModelParam(_Part):
 class RegLossParam(_Part):
     """Of the objectives with one output."""
 
-    scale_pos_weight: Literal["1"]
+    scale_pos_weight: Real
 
 
 class SoftmaxParam(_Part):
-    """Of multi:softprob."""
+    """Of several classes."""
 
     num_class: Number
 
 
-class Objective(_Part):
-    """The objective, with its parameter."""
+class QuantileParam(_Part):
+    """Of reg:quantileerror."""
 
-    name: Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
+    quantile_alpha: Annotated[str, Meta(pattern=r"\A\[[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?\]\Z")]
+
+
+class HuberParam(_Part):
+    """Of reg:pseudohubererror."""
+
+    huber_slope: Real
+
+
+class PoissonParam(_Part):
+    """Of count:poisson."""
+
+    max_delta_step: Real
+
+
+class TweedieParam(_Part):
+    """Of reg:tweedie."""
+
+    tweedie_variance_power: Real
+
+
+class AftParam(_Part):
+    """Of survival:aft."""
+
+    aft_loss_distribution: Literal["normal", "logistic", "extreme"]
+    aft_loss_distribution_scale: Real
+
+
+class Objective(_Part):
+    """The objective, with its parameters."""
+
+    name: ObjectiveName
     reg_loss_param: RegLossParam | None = None
     softmax_multiclass_param: SoftmaxParam | None = None
+    quantile_loss_param: QuantileParam | None = None
+    pseudo_huber_param: HuberParam | None = None
+    poisson_regression_param: PoissonParam | None = None
+    tweedie_regression_param: TweedieParam | None = None
+    aft_loss_param: AftParam | None = None
+
+
+_PARAMETERS = {  # of which objective
+    **dict.fromkeys(("binary:logistic", "binary:logitraw", "reg:squarederror", "reg:gamma"), "reg_loss_param"),
+    **dict.fromkeys(("multi:softprob", "multi:softmax"), "softmax_multiclass_param"),
+    "reg:quantileerror": "quantile_loss_param",
+    "reg:pseudohubererror": "pseudo_huber_param",
+    "count:poisson": "poisson_regression_param",
+    "reg:tweedie": "tweedie_regression_param",
+    "survival:aft": "aft_loss_param",
+}
 
 
 class Learner(_Part):
@@ -194,6 +243,8 @@ def sound(content: dict[str, Any], n_classes: int | None, schema: Schema | None)
     _check_rounds(document.learner)
     n_features = int(document.learner.learner_model_param.num_feature)
     n_levels = schema.n_levels if schema else np.zeros(n_features, dtype=np.int32)
+    is_category = np.array([kind == "c" for kind in document.learner.feature_types], dtype=bool)
+    _refuse_unless(not n_levels.any() or np.array_equal(is_category, n_levels > 0), "kinds of columns not its own")
     model = document.learner.gradient_booster.model
     if model.cats is not None:
         _check_cats(model.cats, n_levels)
@@ -202,6 +253,7 @@ def sound(content: dict[str, Any], n_classes: int | None, schema: Schema | None)
             _check_nodes(tree, n_features)
             _check_structure(tree)
             _check_categories(tree, n_levels)
+            _check_kinds(tree, is_category)
         except ModelError as error:
             raise ModelError(f"tree {number}: {error}") from None
     return _written(document)
@@ -243,26 +295,29 @@ def _check_sizes(learner: Learner, n_classes: int | None, schema: Schema | None)
     _refuse_unless(1 <= n_features <= 2**24, f"{n_features} features")
     for names in (learner.feature_names, learner.feature_types, schema.columns if schema else []):
         _refuse_unless(len(names) in (0, n_features), f"{len(names)} columns where it has {n_features} features")
-    several = objective.name == "multi:softprob"
+    several = is_multi(objective.name)
     expected = n_classes if several else 0
     _refuse_unless(n_outputs == expected, f"num_class is {n_outputs}, and its labels have {n_classes} classes")
-    _refuse_unless((n_classes is not None) == LOSSES[objective.name].classifies, f"labels not of {objective.name}")
+    _refuse_unless(
+        (n_classes is not None) == (labels_of(objective.name) == "classes"), f"labels not of {objective.name}"
+    )
     _refuse_unless(several or (n_classes or 1) <= 2, f"{n_classes} classes for one output")
-    _refuse_unless((objective.softmax_multiclass_param is not None) == several, f"parameters not of {objective.name}")
-    _refuse_unless((objective.reg_loss_param is None) == several, f"parameters not of {objective.name}")
+    given = [name for name in objective.__struct_fields__[1:] if getattr(objective, name) is not None]
+    wanted = [_PARAMETERS[objective.name]] if objective.name in _PARAMETERS else []
+    _refuse_unless(given == wanted, f"parameters not of {objective.name}")
     if objective.softmax_multiclass_param is not None:
         _refuse_unless(int(objective.softmax_multiclass_param.num_class) == n_outputs, "two numbers of classes")
 
 
 def _check_start(learner: Learner) -> None:
-    """One start value per output, or one for all; a probability where the objective wants one."""
+    """One start value per output, or one for all, that the objective can begin with."""
     text, n_outputs = learner.learner_model_param.base_score, max(int(learner.learner_model_param.num_class), 1)
     _refuse_unless(_START.fullmatch(text), f"base_score is {text[:40]!r}")
     start = np.array([float(number) for number in text.strip("[]").split(",")])
     _refuse_unless(len(start) in (1, n_outputs), f"{len(start)} start values for {n_outputs} outputs")
     _refuse_unless((np.abs(start) <= np.finfo(np.float32).max).all(), f"base_score is {text[:40]!r}")
-    if learner.objective.name == "binary:logistic":
-        _refuse_unless(0 < np.float32(start[0]) < 1, f"base_score is {text[:40]!r}, not a probability")
+    wrong = loss_named(learner.objective.name).wrong_start(float(start[0]))
+    _refuse_unless(wrong is None, f"base_score is {text[:40]!r}, and {wrong}")
 
 
 def _check_rounds(learner: Learner) -> None:
@@ -338,6 +393,14 @@ def _depth(tree: StoredTree) -> int:
             break
         level, depth = np.concatenate([tree.left_children[inner], tree.right_children[inner]]), depth + 1
     return depth
+
+
+def _check_kinds(tree: StoredTree, is_category: Mask) -> None:
+    """XGBoost does not write down a tree that splits a category as a number, or the reverse."""
+    if len(is_category):
+        inner = tree.left_children >= 0
+        kinds = is_category[tree.split_indices[inner]]
+        _refuse_unless((kinds == (tree.split_type[inner] == 1)).all(), "splits of another kind than their columns")
 
 
 def _check_categories(tree: StoredTree, n_levels: Ints) -> None:

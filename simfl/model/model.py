@@ -6,8 +6,10 @@ booster's attributes, so that `simfl.load` brings back all of it.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,19 @@ import numpy as np
 import pandas as pd
 import xgboost as xgb
 
+from simfl import html
 from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
-from simfl.data.schema import Schema, xgboost_types
-from simfl.data.table import as_labels, as_table, as_targets
+from simfl.data.arrow import as_arrow, as_texts, few
+from simfl.data.schema import Column, Schema, xgboost_types
+from simfl.data.table import as_labels, as_table, as_targets, as_weights
 from simfl.errors import DataError, FileError
-from simfl.model import check, xgboost_document
-from simfl.model.xgboost_document import WarmStart, objective_of, set_start, start_of, to_booster, to_document
+from simfl.model import check, home, xgboost_document
+from simfl.model.xgboost_document import WarmStart, loss_in, set_start, start_of, to_booster, to_document
+from simfl.params import cores
 from simfl.storage import write_atomically
-from simfl.training.losses import LOSSES, Loss
-from simfl.training.trees import Tree
+from simfl.training.losses import Loss, at_home
+from simfl.training.trees import Tree, threads_for
 
 ATTRIBUTE = "simfl"
 
@@ -39,6 +44,7 @@ class About(msgspec.Struct, kw_only=True):
     schema: Schema | None = None
     epsilon: float | None = None  # of the sums that parties sent, if they added noise
     delta: float | None = None
+    guarantee: str | None = None  # what these two promise, and what they do not cover
     gain: list[float] | None = None  # per feature, where the sums of all parties were known
 
 
@@ -52,7 +58,8 @@ class Model:
     history : one record per boosting round: builder, metrics, bytes, seconds
     traffic : bytes per party, way ("sent", "received") and kind of message
     schema : the columns, their kinds and levels, where the parties' tables had names
-    epsilon, delta : the differential privacy of the sums that parties sent; None without noise
+    epsilon, delta : the differential privacy of what parties sent; None without noise
+    guarantee : what they promise, to whom, and what they do not cover, in a sentence to quote; None without noise
     """
 
     def __init__(self, booster: xgb.Booster, about: About) -> None:
@@ -60,8 +67,25 @@ class Model:
         self.booster.set_attr(**{ATTRIBUTE: msgspec.json.encode(about).decode()})
         self.classes = None if about.classes is None else np.array(about.classes)
         self.history, self.traffic, self.schema = about.history, about.traffic, about.schema
-        self.epsilon, self.delta = about.epsilon, about.delta
+        self.epsilon, self.delta, self.guarantee = about.epsilon, about.delta, about.guarantee
         self.labels: AnyArray | None = None  # of a scikit-learn estimator, whose model knows their places only
+
+    def __repr__(self) -> str:
+        return f"Model({', '.join(f'{value} {name}'.strip() for name, value in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        return html.facts("Model", [(name or "objective", value) for name, value in self._facts()])
+
+    def _facts(self) -> list[tuple[str, object]]:
+        """What it learned, how large it is, and what it cost."""
+        objective = json.loads(self.booster.save_config())["learner"]["objective"]["name"]
+        facts: list[tuple[str, object]] = [("", objective), ("rounds", self.n_trees)]
+        facts.append(("features", self.booster.num_features()))
+        if self.classes is not None:
+            facts.append(("classes", len(self.classes)))
+        if self.traffic:
+            facts += [("parties", len(self.traffic)), ("bytes sent", f"{self.n_bytes:,}")]
+        return [*facts, ("epsilon", self.epsilon)] if self.epsilon is not None else facts
 
     @property
     def n_trees(self) -> int:
@@ -87,7 +111,7 @@ class Model:
         return list(self.booster.feature_names) if self.booster.feature_names else None
 
     def predict(self, X: Any) -> AnyArray:
-        """The most likely class of every row, or the number for regression."""
+        """The most likely class of every row, the number for regression, or the time for survival."""
         if self.classes is None:
             return self._raw(X)
         labels: AnyArray = self.classes[self.predict_proba(X).argmax(axis=1)]
@@ -96,8 +120,8 @@ class Model:
     def predict_proba(self, X: Any) -> AnyArray:
         """The probability of every class, one column each."""
         if self.classes is None:
-            raise DataError("A regression model has no class probabilities. Use predict.")
-        p = self._raw(X)
+            raise DataError("A model of numbers or times has no class probabilities. Use predict.")
+        p = self._raw(X) if self.loss.gives_probabilities else self.loss.predicted(self.margins(X))
         return np.column_stack([1 - p, p]) if p.ndim == 1 else p
 
     def margins(self, X: Any) -> AnyArray:
@@ -116,12 +140,15 @@ class Model:
         """
         if isinstance(X, xgb.DMatrix):
             return X
+        if self.schema is not None and self.schema.party is not None:
+            _check_parties(X, self.schema.party)
         table, found = as_table(X, "The table to predict", self.schema)
         if found is not None and self.schema is None and found.has_categories:
             raise DataError("The table to predict has text columns, and the model was trained on numbers only.")
         if table.shape[1] != self.booster.num_features():
             raise DataError(f"The table has {table.shape[1]} columns, the model {self.booster.num_features()}.")
-        return xgb.DMatrix(table, feature_names=self.feature_names, **xgboost_types(self.schema))
+        columns = {"feature_names": self.feature_names, **xgboost_types(self.schema)}
+        return xgb.DMatrix(table, nthread=threads_for(table, cores()), **columns)
 
     def adjusted(self, X: Any, y: Any) -> Model:
         """The same trees with a start value that fits these rows: a party's own share of outcomes, or its own mean.
@@ -129,14 +156,106 @@ class Model:
         Where an outcome is more common at one party than at the others, the shared model is off by about a constant
         there. One number per output, found from the party's own rows, corrects it; nothing leaves the party for that.
         """
-        margin = np.asarray(self.margins(X), dtype=np.float32).reshape(len(np.asarray(y)), -1)
-        labels = as_labels(y, len(margin), "The table")
-        numbers = as_targets(labels, None if self.classes is None else self.classes.tolist(), "The table")
         document = to_document(self.booster)
-        objective = objective_of(document)
-        new = LOSSES[objective].margin(start_of(document)) + _shift(LOSSES[objective], margin, numbers)
-        set_start(document, 1 / (1 + np.exp(-new)) if objective == "binary:logistic" else new)
+        new = self.loss.margin(start_of(document)) + self.shift(self.margins(X), y)
+        set_start(document, self.loss.base_score(new))
+        # What a party found in its own rows without noise is covered by no guarantee.
+        return Model(
+            to_booster(document), msgspec.structs.replace(self._about, epsilon=None, delta=None, guarantee=None)
+        )
+
+    def at(self, party: str | None) -> Model:
+        """The model of one party, of a model that was trained with `party_column`: it needs that column no more.
+
+        None: the model for a site that had no part in the training. Its rows get the mean of the scores that they
+        would get at the parties.
+        """
+        column = self.schema.party if self.schema else None
+        if self.schema is None or column is None:
+            raise DataError("The model has no column that names the party: train with party_column=True.")
+        if party is not None and party not in column.levels:
+            raise DataError(
+                f"{party!r} had no part in the training; those are {list(column.levels)}. For a new site: at(None)."
+            )
+        start, place = warm_start(self), len(self.schema.columns) - 1
+        levels = range(len(column.levels)) if party is None else [column.levels.index(party)]
+        rounds = home.rounds_at(home.one_tree_each(start.rounds, len(start.base_score)), place, list(levels))
+        about = msgspec.structs.replace(
+            self._about, schema=self.schema.without_party, gain=self._about.gain and self._about.gain[:-1]
+        )
+        return build(rounds, start.base_score, start.learned, place, about)
+
+    def for_party(self, party: str) -> Model:
+        """What this party uses: its own model where trees may split on the party, else this one."""
+        return self.at(party) if self.schema is not None and self.schema.party is not None else self
+
+    def continued(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        how: home.How = "auto",
+        n_trees: int = 100,
+        learning_rate: float = 0.05,
+        max_depth: int = 3,
+        reg_lambda: float = 1.0,
+        random_state: int = 0,
+    ) -> Model:
+        """The model, continued on a party's own rows: for a party that differs in kind from the others.
+
+        First its start value is `adjusted`. Then it gets more trees (`how="trees"`), or its leaves get steps
+        (`"leaves"`; the model stays as large as it is), or what is better (`"auto"`). Cross-validation on these rows
+        says how many of at most `n_trees` rounds help; it may be none. Nothing leaves the party. The result holds what
+        these rows teach and no promise of differential privacy: keep it at home.
+        """
+        base = self.adjusted(X, y)
+        start = warm_start(base)
+        rows = self._home(base, X, y, sample_weight)
+        plan = home.Continuation(
+            start.learned, at_home(self.loss, rows.y), self.schema, n_trees, learning_rate, max_depth, reg_lambda,
+            random_state,
+        )  # fmt: skip
+        rounds = home.one_tree_each(start.rounds, rows.margin.shape[1])
+        ways: dict[str, home.Learn] = {"trees": plan.new_trees, "leaves": plan.leaf_steps(rounds[:n_trees])}
+        way, correction = plan.chosen(rows, ways if how == "auto" else {how: ways[how]})
+        rounds = home.corrected(rounds, way, correction)
+        return build(rounds, start.base_score, start.learned, self.booster.num_features(), base._about)
+
+    def _home(self, base: Model, X: Any, y: Any, weight: Any) -> home.Home:
+        """A party's own rows with their labels, weights and scores."""
+        who = "The table"
+        table, _ = as_table(X, who, self.schema)
+        numbers = self.targets(y, table.shape[0])
+        margin = np.asarray(base.margins(X), dtype=np.float32).reshape(len(numbers), -1)
+        return home.Home(table, numbers, as_weights(weight, table.shape[0], who), margin)
+
+    def with_covers(self, X: Any) -> Model:
+        """The same model, whose nodes know how many of these rows reach them: for SHAP and importance by cover.
+
+        The parties release no number of rows per node, so a shared model has made-up ones (the number of leaves
+        below). With the covers of a party's own rows, SHAP's base value is the mean score of these rows. The result
+        tells how many of them fall where: keep it at home.
+        """
+        matrix, document = self.matrix(X), to_document(self.booster)
+        leaves = self.booster.predict(matrix, pred_leaf=True).reshape(matrix.num_row(), -1).astype(np.int64)
+        xgboost_document.set_covers(document, leaves)
         return Model(to_booster(document), self._about)
+
+    def shift(self, margins: AnyArray, y: Any) -> Doubles:
+        """What `adjusted` adds to the margins of every output, from the margins of a party's rows and their labels."""
+        margin = np.asarray(margins, dtype=np.float32).reshape(len(np.asarray(y)), -1)
+        return self.loss.best_shift(margin, self.targets(y, len(margin)))
+
+    def targets(self, y: Any, n_rows: int) -> Floats:
+        """Labels as the numbers that XGBoost learns."""
+        classes = None if self.classes is None else self.classes.tolist()
+        return as_targets(as_labels(y, n_rows, "The table"), self.loss, classes, "The table")
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The objective, with its settings."""
+        return loss_in(json.loads(self.booster.save_config())["learner"]["objective"])
 
     def save(self, path: str | os.PathLike[str], *, history: bool = True) -> None:
         """Write the model; the ending .json or .ubj decides the format, as in XGBoost.
@@ -151,6 +270,19 @@ class Model:
         write_atomically(target, bytes(booster.save_raw(target.suffix[1:])))
 
 
+def _check_parties(X: Any, column: Column) -> None:
+    """Refuse rows that do not say whose they are: trees may split on it, and no row of the training lacked it."""
+    frame = as_arrow(X, "The table to predict")
+    how = f"For one party's rows use model.at({column.levels[0]!r}) or the like, for a new site's model.at(None)."
+    if frame is None or column.name not in frame.column_names:
+        raise DataError(f"The model was trained with party_column: the table needs a column {column.name!r}. {how}")
+    codes, found = as_texts(frame.column(column.name))
+    strange = sorted(set(found) - set(column.levels))
+    if strange or (codes < 0).any():
+        whose = f"of {few(strange)}, which had" if strange else "without a party, which has"
+        raise DataError(f"The table has rows {whose} no part in the training. {how}")
+
+
 def predictions(model: Model, frame: pd.DataFrame) -> pd.DataFrame:
     """The prediction of every row and, for classes, the probability of each."""
     found = {"prediction": model.predict(frame)}
@@ -158,18 +290,6 @@ def predictions(model: Model, frame: pd.DataFrame) -> pd.DataFrame:
         p = model.predict_proba(frame)
         found |= {f"probability of {label}": p[:, place] for place, label in enumerate(model.classes.tolist())}
     return pd.DataFrame(found)
-
-
-def _shift(loss: Loss, margin: Floats, y: Floats) -> Doubles:
-    """What to add to the margins of every output so that the gradients of these rows add up to nothing.
-
-    Newton's method; one row's worth of doubt keeps the shift finite where a class does not occur.
-    """
-    shift = np.zeros(margin.shape[1])
-    for _ in range(50):
-        g, h = loss.gradients(margin + shift.astype(np.float32), y, None)
-        shift -= (g.sum(axis=0, dtype=np.float64) + shift) / (h.sum(axis=0, dtype=np.float64) + 1)
-    return shift
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -188,6 +308,11 @@ def load(path: str | os.PathLike[str]) -> Model:
         data = source.read_bytes()
     except OSError as error:
         raise FileError(f"The model {source} cannot be read: {error.strerror}.") from None
+    return from_bytes(data, str(source))
+
+
+def from_bytes(data: bytes, source: str) -> Model:
+    """The model in a file's bytes, which XGBoost sees only if it is sound. `source`: where they are from."""
     try:
         content = check.read(data)
         text = check.attribute(content, ATTRIBUTE)
@@ -200,7 +325,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     return Model(_checked(source, content, about), about)
 
 
-def _checked(source: Path, content: dict[str, Any], about: About) -> xgb.Booster:
+def _checked(source: str, content: dict[str, Any], about: About) -> xgb.Booster:
     """The booster of a file's content, which XGBoost sees only if it is sound."""
     booster = xgb.Booster()
     try:
@@ -223,16 +348,21 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def with_account(model: Model, history: list[TreeRecord], traffic: dict[str, dict[str, dict[str, int]]]) -> Model:
+    """The same model with this account of how it came about."""
+    return Model(model.booster, msgspec.structs.replace(model._about, history=history, traffic=traffic))
+
+
 # --- from trees and boosters to a model ------------------------------------------------------------------------------
 
 
 def build(
-    rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, n_features: int, about: About
+    rounds: Sequence[Sequence[Tree]], base_score: Doubles, learned: Mapping[str, Any], n_features: int, about: About
 ) -> Model:
-    """A model of these trees."""
+    """A model of these trees. `learned`: the objective with its settings, in XGBoost's words."""
     schema = about.schema
     columns = schema or Schema.of_numbers(map(str, range(n_features)))
-    booster = to_booster(xgboost_document.write(rounds, base_score, objective, columns))
+    booster = to_booster(xgboost_document.write(rounds, base_score, learned, columns))
     booster.feature_names = schema.names if schema else None
     booster.feature_types = schema.feature_types if schema and schema.has_categories else None
     return Model(booster, about)

@@ -4,7 +4,7 @@ The document keeps no statistics of the builder's rows. XGBoost opens it like an
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,11 +13,14 @@ import numpy as np
 import pandas as pd
 import xgboost as xgb
 
-from simfl.arrays import Doubles
+from simfl.arrays import AnyArray, Doubles
 from simfl.data.schema import Column, Schema
+from simfl.params import SETTINGS
+from simfl.training.losses import Loss, loss_named
 from simfl.training.trees import LEAF, Tree, all_trees
 
 _NO_PARENT = 2147483647
+TRACE = 1e-6  # of a row
 
 Document = dict[str, Any]
 
@@ -31,6 +34,12 @@ class WarmStart:
     base_score: Doubles  # one per output
     rounds: list[list[Tree]]
     schema: Schema | None
+    settings: dict[str, float | str]  # of the objective
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """The objective with its settings, in XGBoost's words."""
+        return {"objective": self.objective, **self.settings}
 
 
 def to_document(booster: xgb.Booster) -> Document:
@@ -51,6 +60,29 @@ def objective_of(document: Document) -> str:
     return str(document["learner"]["objective"]["name"])
 
 
+def settings_of(section: Document) -> dict[str, float | str]:
+    """The settings of an objective, from the part of a document that is about it.
+
+    >>> settings_of({"name": "survival:aft", "aft_loss_param": {"aft_loss_distribution_scale": "2"}})
+    {'aft_loss_distribution_scale': 2.0}
+    """
+    stored = [part.items() for part in section.values() if isinstance(part, dict)]
+    wanted = SETTINGS.get(str(section["name"]), {})
+    return {name: _value(text) for part in stored for name, text in part if name in wanted}
+
+
+def _value(text: str) -> float | str:
+    try:
+        return float(text.strip("[]"))
+    except ValueError:
+        return text
+
+
+def loss_in(section: Document) -> Loss:
+    """The objective of a model, from the part of its document that is about it."""
+    return loss_named(str(section["name"]), settings_of(section))
+
+
 def start_of(document: Document) -> Doubles:
     """The start value of every output (base_score)."""
     stored = document["learner"]["learner_model_param"]
@@ -64,18 +96,34 @@ def set_start(document: Document, base_score: Iterable[float]) -> None:
     document["learner"]["learner_model_param"]["base_score"] = f"[{scores}]"
 
 
+def set_covers(document: Document, leaves: AnyArray) -> None:
+    """Give every node the number of rows that reach it. `leaves`: per row and tree the leaf. Changes the document.
+
+    A node that no row reaches keeps a trace of a row for each of its leaves: SHAP divides by it.
+    """
+    for number, tree in enumerate(document["learner"]["gradient_booster"]["model"]["trees"]):
+        left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
+        cover = np.bincount(leaves[:, number], minlength=len(left)) + np.where(left < 0, TRACE, 0.0)
+        for node in np.flatnonzero(left >= 0)[::-1]:  # our trees, and XGBoost's, number children after their parent
+            cover[node] = cover[left[node]] + cover[right[node]]
+        tree["sum_hessian"] = cover.tolist()
+
+
 def read(booster: xgb.Booster, classes: list[Any] | None, schema: Schema | None) -> WarmStart:
     """What a training needs to continue from a booster with these classes and columns."""
     document, trees = to_document(booster), all_trees(booster)
     bounds = document["learner"]["gradient_booster"]["model"]["iteration_indptr"]
     rounds = [trees[a:b] for a, b in pairwise(bounds)]
-    return WarmStart(objective_of(document), classes, start_of(document), rounds, schema)
+    settings = settings_of(document["learner"]["objective"])
+    return WarmStart(objective_of(document), classes, start_of(document), rounds, schema, settings)
 
 
-def write(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str, schema: Schema) -> Document:
+def write(
+    rounds: Sequence[Sequence[Tree]], base_score: Doubles, learned: Mapping[str, Any], schema: Schema
+) -> Document:
     """XGBoost's own document of an empty model, with our trees put in."""
     outputs = len(base_score)
-    document = _empty_model(objective, schema, outputs)
+    document = _empty_model(learned, schema, outputs)
     set_start(document, base_score)
     model = document["learner"]["gradient_booster"]["model"]
     trees = [tree for trees in rounds for tree in trees]
@@ -87,15 +135,16 @@ def write(rounds: Sequence[Sequence[Tree]], base_score: Doubles, objective: str,
     return document
 
 
-def _empty_model(objective: str, schema: Schema, n_outputs: int) -> Document:
+def _empty_model(learned: Mapping[str, Any], schema: Schema, n_outputs: int) -> Document:
     """A model of XGBoost's own whose trees do not matter. It knows the levels, so that it reads frames by itself."""
-    params: dict[str, Any] = {"objective": objective, "base_score": 0.5, "nthread": 1, "max_depth": 1}
+    params: dict[str, Any] = {**learned, "base_score": 0.5, "nthread": 1, "max_depth": 1}
     if n_outputs > 1:
         params["num_class"] = n_outputs
     row: Any = np.zeros((1, len(schema.columns)), dtype=np.float32)
     if schema.has_categories:
         row = pd.DataFrame({column.name: _one_value(column) for column in schema.columns})
-    rows = xgb.DMatrix(row, label=np.zeros(1), enable_categorical=True)
+    one = np.ones(1)  # a label that every objective accepts
+    rows = xgb.DMatrix(row, label=one, label_lower_bound=one, label_upper_bound=one, enable_categorical=True)
     # XGBoost stores the levels with the first tree.
     return to_document(xgb.train(params, rows, num_boost_round=int(schema.has_categories)))
 

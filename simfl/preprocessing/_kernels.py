@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
 """The similarity search itself, compiled with Numba: tiles, bitmaps and the k best rows of each query.
 
-`similarity` explains the method and calls these kernels from many threads. Numba keeps compiled kernels by the file
-they are in: after a change in `_vectors` or `splitmix`, delete this folder's `__pycache__`.
+`similarity` explains the method and calls these kernels from many threads. They have plain loops instead of NumPy's
+functions: each of those would be compiled, too, and the first training after an install waits for it. Numba keeps
+compiled kernels by their file: after a change in `_vectors` or `splitmix`, delete this folder's `__pycache__`.
 """
 
 from typing import Any, NamedTuple
@@ -112,7 +113,12 @@ def _n_classes(shares, most):
         alike = np.zeros(n_classes)
         for value in range(shares.size):
             alike[value % n_classes] += shares[value]
-        if (alike * alike).sum() - (shares * shares).sum() < _FALSE_EQUALS:
+        look_equal, are_equal = 0.0, 0.0
+        for share in alike:
+            look_equal += share * share
+        for share in shares:
+            are_equal += share * share
+        if look_equal - are_equal < _FALSE_EQUALS:
             return n_classes
     return min(most, _CLASS_COUNTS[-1])
 
@@ -165,7 +171,10 @@ def compare_block(queries, candidates, classes, k, first_tile):
     tile = tile_size(candidates.rows.size)
     n_tiles = candidates.tiles.shape[1] // tile
     picks = _bitmap_offsets(queries.codes, classes.offsets)
-    bitmaps = np.empty(classes.n.sum() * TILE_WORDS, dtype=np.uint64)
+    n_bitmaps = 0
+    for n in classes.n:
+        n_bitmaps += n
+    bitmaps = np.empty(n_bitmaps * TILE_WORDS, dtype=np.uint64)
     masks = np.empty((n_queries, tile // 64), dtype=np.uint64)
     hits = np.empty(n_queries, dtype=np.uint32)
     ranks = np.zeros((n_queries, k), dtype=np.uint64)
@@ -229,8 +238,8 @@ def _guess_floors(bitmaps, picks, k, masks, floors, hits):
     for q in range(floors.size):
         count(bitmaps, picks, q, planes)
         # Digit by digit from the highest: `level` has all digits of the k-th best so far, `above` is better.
-        level[:] = ~np.uint64(0)
-        above[:] = 0
+        for word in range(n_words):
+            level[word], above[word] = ~np.uint64(0), np.uint64(0)
         wanted, floor = k, 0
         for digit in range(n_digits - 1, -1, -1):
             n_with = 0
@@ -257,7 +266,8 @@ def _undo_bad_guesses(bitmaps, picks, floors, guesses, masks, hits, ranks):
     n_hits = 0
     for q in range(floors.size):
         if floors[q] < guesses[q]:
-            ranks[q] = 0
+            for i in range(ranks.shape[1]):
+                ranks[q, i] = 0
             reaching(bitmaps, picks, q, floors[q], masks)
             hits[n_hits] = q
             n_hits += 1

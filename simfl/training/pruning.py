@@ -140,7 +140,9 @@ def _splits_that_pay(left, own, H, gamma, min_child_weight):  # type: ignore[no-
 @njit(nogil=True, cache=True)
 def _remove_weakest(left, kept, own, most):  # type: ignore[no-untyped-def]
     """Remove the lowest splits that gain least until there are few enough leaves. Changes `kept`."""
-    surplus = kept.sum() + 1 - most
+    surplus = 1 - most
+    for node in range(len(kept)):
+        surplus += kept[node]
     if surplus <= 0:
         return
     parent = np.zeros(len(left), dtype=np.int64)
@@ -164,7 +166,9 @@ def _remove_weakest(left, kept, own, most):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _where_rows_end(left, kept):  # type: ignore[no-untyped-def]
     """For every old node the node in which its rows end now."""
-    end = np.arange(len(kept))
+    end = np.empty(len(kept), np.int64)
+    for node in range(len(left)):
+        end[node] = node
     for node in range(len(left)):
         if left[node] != LEAF and not kept[node]:
             end[left[node]] = end[left[node] + 1] = end[node]

@@ -33,4 +33,25 @@ def proportional(n_rows: Sequence[int]) -> Iterator[list[int]]:
         yield [builder]
 
 
+def n_rounds(turns: str, n_trees: int, n_parties: int) -> int:
+    """How many rounds a training has. Where all parties build at once, a round brings a tree from each.
+
+    >>> n_rounds("round_robin", 10, 3), n_rounds("all", 10, 3)
+    (10, 4)
+    """
+    return -(-n_trees // n_parties) if turns == "all" else n_trees
+
+
+def shared_step(learning_rate: float, n_builders: int) -> np.float32:
+    """The part of its own step that each of several trees takes that were built at once.
+
+    They all point the same way. Together they go as far as n trees would go one after the other.
+
+    >>> float(shared_step(0.1, 1)), round(float(shared_step(0.1, 10)), 2)
+    (1.0, 0.65)
+    """
+    together = 1 - max(1 - learning_rate, 0.0) ** n_builders
+    return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
+
+
 TURNS = {"round_robin": round_robin, "proportional": proportional, "all": everybody}

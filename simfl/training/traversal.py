@@ -130,15 +130,16 @@ def _signposts(feature, default_left, left):  # type: ignore[no-untyped-def]
     n = len(feature)
     feature_of, next_of, number = np.zeros(n, np.uint32), np.empty(n, np.uint32), np.zeros(n, np.int32)
     to_left, level = np.ones(n, np.bool_), np.zeros(n, np.int32)
-    n_leaves = 0
+    n_leaves, depth = 0, 0
     for node in range(n):
+        depth = max(depth, level[node])
         if feature[node] == LEAF:
             next_of[node], number[node] = node, n_leaves
             n_leaves += 1
         else:
             feature_of[node], next_of[node], to_left[node] = feature[node], left[node], default_left[node]
             level[left[node]] = level[left[node] + 1] = level[node] + 1
-    return feature_of, to_left, next_of, number, level.max()
+    return feature_of, to_left, next_of, number, depth
 
 
 @njit(nogil=True, cache=True)
@@ -167,7 +168,9 @@ def _descend(X, missing, cut, feature, default_left, left, out):  # type: ignore
 
 @njit(nogil=True, cache=True)
 def _walk_dense(X, has_missing, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
-    cut = np.where(feature == LEAF, np.float32(np.nan), threshold)  # at a leaf: nothing reaches it
+    cut = np.empty(len(feature), np.float32)
+    for node in range(len(feature)):  # at a leaf: nothing reaches it
+        cut[node] = np.float32(np.nan) if feature[node] == LEAF else threshold[node]
     if has_missing:
         _descend(X, np.float32(np.nan), cut, feature, default_left, left, out)
     else:
@@ -203,11 +206,19 @@ def _walk_levels(X, level_set, goes_right, feature, threshold, default_left, lef
 
 @njit(nogil=True, cache=True)
 def _walk_ranked(ranks, values, first, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
-    cut = np.full(len(feature), MISSING, dtype=np.uint8)  # at a leaf: beyond all ranks
+    cut = np.empty(len(feature), np.uint8)
     for node in range(len(feature)):
+        cut[node] = MISSING  # at a leaf: beyond all ranks
         if feature[node] != LEAF:
-            own = values[first[feature[node]] : first[feature[node] + 1]]
-            cut[node] = np.searchsorted(own, threshold[node])
+            start, end = first[feature[node]], first[feature[node] + 1]
+            low = start
+            while low < end:  # how many values lie below the threshold
+                middle = (low + end) // 2
+                if values[middle] < threshold[node]:
+                    low = middle + 1
+                else:
+                    end = middle
+            cut[node] = low - start
     _descend(ranks, np.uint8(MISSING), cut, feature, default_left, left, out)
 
 

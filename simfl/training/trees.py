@@ -6,6 +6,8 @@ reach it: they never enter a `Tree`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,10 +20,12 @@ from scipy import sparse
 from simfl.arrays import AnyArray, Floats, Ints, Mask, Table
 from simfl.errors import ParameterError
 from simfl.params import TrainParams
+from simfl.training import ubjson
 
 LEAF = -1
+_ON_CPU = "Leave device out, or train where there is a GPU."
 CELLS_PER_THREAD = 250_000  # below that, XGBoost's threads wait for each other longer than they work
-TREES_PER_BOOSTER = 256  # a booster keeps its trees: bounds the memory of a long training
+TREES_PER_BOOSTER = 64  # a booster keeps its trees, and saves all of them where only the last is asked for
 
 
 @dataclass(frozen=True)
@@ -91,16 +95,32 @@ class Grower:
         if number == 0 or self._booster is None:
             settings = xgboost_params(self.params, seed, self.threads) | {"subsample": 1.0}
             self._booster = xgb.Booster(settings, [self.rows])
-        self._booster.boost(self.rows, number, grad=g, hess=h)
+        with on_device(self.params.device):
+            self._booster.boost(self.rows, number, grad=g, hess=h)
         self._n_trees += 1
-        return from_booster(self._booster if number == 0 else self._booster[number : number + 1])
+        return from_booster(self._booster)
+
+
+@contextmanager
+def on_device(device: str | None) -> Iterator[None]:
+    """Say what to do where a device was asked for that this machine, or its XGBoost, does not have."""
+    if (device or "cpu") != "cpu" and not xgb.build_info()["USE_CUDA"]:
+        raise ParameterError(f"device={device!r} is not possible: this XGBoost was built without CUDA. {_ON_CPU}")
+    try:
+        yield
+    except xgb.core.XGBoostError as error:
+        if (device or "cpu") == "cpu":
+            raise
+        fact = str(error).strip().splitlines()[0]
+        raise ParameterError(f"device={device!r} is not possible here: {fact.rstrip('.')}. {_ON_CPU}") from None
 
 
 def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
     """Our parameters as XGBoost takes them."""
     names = (
         "learning_rate max_depth max_leaves grow_policy min_child_weight gamma reg_lambda reg_alpha max_delta_step "
-        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold"
+        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold "
+        "device"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
     fixed: dict[str, Any] = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
@@ -121,89 +141,76 @@ def deeper(params: TrainParams) -> TrainParams:
     return msgspec.structs.replace(params, max_depth=depth, max_leaves=0, min_child_weight=0.0, gamma=0.0)
 
 
+def apart(tree: Tree, column: int, level: int, n_levels: int) -> Tree:
+    """The tree with its splits on this column between this level and all others, on whose side missing values were."""
+    if tree.level_set is None or tree.goes_right is None or column not in tree.feature:
+        return tree
+    goes_right = np.zeros((len(tree.goes_right), max(tree.goes_right.shape[1], n_levels)), dtype=bool)
+    goes_right[:, : tree.goes_right.shape[1]] = tree.goes_right
+    for number in tree.level_set[tree.feature == column]:
+        is_right = goes_right[number, level]
+        goes_right[number, :n_levels] = not is_right
+        goes_right[number, level] = is_right
+    return replace(tree, goes_right=goes_right)
+
+
 def threads_for(X: Table, most: int) -> int:
     """How many threads pay off for a table of this size."""
     cells = X.nnz if sparse.issparse(X) else X.size
     return max(1, min(int(cells) // CELLS_PER_THREAD, most))
 
 
-class _SavedTree(msgspec.Struct):
-    """What is read of a tree as XGBoost saves it: structure and leaf values, no statistics."""
-
-    left_children: list[int]
-    right_children: list[int]
-    split_indices: list[int]
-    split_conditions: list[float]
-    default_left: list[int]
-    categories: list[int]
-    categories_nodes: list[int]
-    categories_segments: list[int]
-    categories_sizes: list[int]
-
-
-class _Trees(msgspec.Struct):
-    trees: list[_SavedTree]
-
-
-class _GradientBooster(msgspec.Struct):
-    model: _Trees
-
-
-class _Learner(msgspec.Struct):
-    gradient_booster: _GradientBooster
-
-
-class _Saved(msgspec.Struct):
-    learner: _Learner
-
-
-_decoder = msgspec.json.Decoder(_Saved)
-
-
-def from_booster(booster: xgb.Booster, number: int = 0) -> Tree:
-    """A tree of a booster (as a rule it has one), in breadth-first order and without its statistics."""
-    return _tree(_saved(booster)[number])
+def from_booster(booster: xgb.Booster) -> Tree:
+    """The last tree of a booster, in breadth-first order and without its statistics."""
+    return _tree(ubjson.last_object(bytes(booster.save_raw("ubj")), first_key="base_weights"))
 
 
 def all_trees(booster: xgb.Booster) -> list[Tree]:
     """All trees of a booster."""
-    return [_tree(saved) for saved in _saved(booster)]
+    document = ubjson.decode(bytes(booster.save_raw("ubj")))
+    return [_tree(saved) for saved in document["learner"]["gradient_booster"]["model"]["trees"]]
 
 
-def _saved(booster: xgb.Booster) -> list[_SavedTree]:
-    try:
-        return _decoder.decode(booster.save_raw("json")).learner.gradient_booster.model.trees
-    except msgspec.DecodeError:  # JSON has no infinity
-        raise ParameterError("A tree has values beyond float32: the training diverges. Lower learning_rate.") from None
-
-
-def _tree(saved: _SavedTree) -> Tree:
-    order = [0]
-    for node in order:  # the list grows while it is read: breadth first
-        if saved.left_children[node] >= 0:
-            order += [saved.left_children[node], saved.right_children[node]]
-    left = np.array(saved.left_children)[order]
+def _tree(saved: dict[str, AnyArray]) -> Tree:
+    """Of all that XGBoost saves, structure and leaf values; no statistics are read."""
+    order = _breadth_first(saved["left_children"], saved["right_children"])
+    left = saved["left_children"][order]
     inner = left >= 0
-    feature = np.where(inner, np.array(saved.split_indices)[order], LEAF).astype(np.int32)
-    conditions = np.array(saved.split_conditions, dtype=np.float32)[order]
+    feature = np.where(inner, saved["split_indices"][order], LEAF).astype(np.int32)
+    conditions = saved["split_conditions"][order]
+    if not np.isfinite(conditions).all():
+        raise ParameterError("A tree has values beyond float32: the training diverges. Lower learning_rate.")
     return Tree(
         feature=feature,
         threshold=np.where(inner, conditions, np.float32(0)),
-        default_left=np.array(saved.default_left, dtype=bool)[order] & inner,
+        default_left=saved["default_left"][order].astype(bool) & inner,
         left=children(feature),
         value=np.where(inner, np.float32(0), conditions),
         **_level_sets(saved, order),
     )
 
 
-def _level_sets(saved: _SavedTree, order: list[int]) -> dict[str, AnyArray]:
+def _breadth_first(left: AnyArray, right: AnyArray) -> AnyArray:
+    """The nodes level by level. XGBoost numbers those of a grow_policy of its own as it makes them."""
+    level = np.zeros(1, dtype=np.int32)
+    levels = []
+    while len(level):
+        levels.append(level)
+        inner = level[left[level] >= 0]
+        level = np.stack([left[inner], right[inner]], axis=1).ravel()
+    return np.concatenate(levels)
+
+
+def _level_sets(saved: dict[str, AnyArray], order: AnyArray) -> dict[str, AnyArray]:
     """Which levels go right at the splits of categories; nothing for a tree without such splits."""
-    if not saved.categories_nodes:
+    nodes, levels = saved["categories_nodes"], saved["categories"]
+    if not len(nodes):
         return {}
-    goes_right = np.zeros((len(saved.categories_nodes), max(saved.categories) + 1), dtype=bool)
-    level_set = np.full(len(saved.left_children), -1, dtype=np.int32)
-    for number, node in enumerate(saved.categories_nodes):
-        begin = saved.categories_segments[number]
-        goes_right[number, saved.categories[begin : begin + saved.categories_sizes[number]]] = True
+    goes_right = np.zeros((len(nodes), levels.max() + 1), dtype=bool)
+    level_set = np.full(len(saved["left_children"]), -1, dtype=np.int32)
+    for number, (node, begin, size) in enumerate(
+        zip(nodes, saved["categories_segments"], saved["categories_sizes"], strict=True)
+    ):
+        goes_right[number, levels[begin : begin + size]] = True
         level_set[node] = number
     return {"level_set": level_set[order], "goes_right": goes_right}

@@ -301,3 +301,40 @@ def test_a_model_for_others_can_be_saved_without_its_history(tmp_path):
     assert again.history == []
     assert again.classes.tolist() == [0, 1]
     assert model.history
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "missing"])
+def test_with_covers_of_rows_the_base_value_of_shap_is_their_mean_score(models, kind):
+    model, X = models[kind]
+    at_home = model.with_covers(X)
+    parts = at_home.booster.predict(at_home.matrix(X), pred_contribs=True).astype(np.float64)
+    parts = parts.reshape(len(X), -1, parts.shape[-1])
+    margins = model.margins(X).astype(np.float64).reshape(len(X), -1)
+    np.testing.assert_allclose(
+        parts[..., -1], np.broadcast_to(margins.mean(axis=0), margins.shape), atol=1e-4, rtol=1e-4
+    )
+    np.testing.assert_allclose(parts.sum(axis=-1), margins, atol=1e-4, rtol=1e-4)
+
+
+def test_with_covers_a_node_has_the_rows_that_reach_it_and_predictions_stay(tmp_path, models):
+    model, X = models["binary"]
+    at_home = model.with_covers(X)
+    roots = [
+        tree["sum_hessian"][0]
+        for tree in json.loads(at_home.booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+    ]
+    np.testing.assert_allclose(roots, len(X), atol=1e-3)
+    np.testing.assert_array_equal(at_home.predict_proba(X), model.predict_proba(X))
+    at_home.save(tmp_path / "m.ubj")
+    np.testing.assert_array_equal(simfl.load(tmp_path / "m.ubj").predict_proba(X), model.predict_proba(X))
+
+
+def test_objects_say_what_they_are(models, frame, labels):
+    model, _ = models["binary"]
+    assert repr(model).startswith("Model(binary:logistic, 4 rounds, 5 features, 2 classes, 2 parties, ")
+    assert "<th>rounds</th><td>4</td>" in model._repr_html_()
+    party = simfl.Party("<north>", frame, labels)
+    assert "Party &lt;north&gt;" in party._repr_html_()
+    assert "<th>number columns</th><td>5</td>" in party._repr_html_()
+    ready = simfl.prepare(parties(frame, labels), random_state=0)
+    assert "<th>p0</th><td>30 rows</td>" in ready._repr_html_()

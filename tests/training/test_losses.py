@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
-from simfl.training.losses import LOSSES, shortened
+from simfl.training.losses import loss_named, shortened
 
 RNG = np.random.default_rng(0)
 CASES = {
@@ -23,7 +23,7 @@ def loss_of(objective, margin, y):
 @pytest.mark.parametrize("objective", CASES)
 def test_gradients_are_the_derivatives_of_the_loss(objective):
     margin, y = CASES[objective]
-    g, h = LOSSES[objective].gradients(margin.astype(np.float32), y.astype(np.float32), None)
+    g, h = loss_named(objective).gradients(margin.astype(np.float32), y.astype(np.float32), None)
     step = 1e-4
     for row, output in [(0, 0), (7, margin.shape[1] - 1), (33, 0)]:
         up, down = margin.copy(), margin.copy()
@@ -40,7 +40,7 @@ def test_gradients_are_the_derivatives_of_the_loss(objective):
 def test_metrics_equal_xgboosts(objective):
     margin, y = CASES[objective]
     weight = RNG.random(len(y)).astype(np.float32)
-    loss = LOSSES[objective]
+    loss = loss_named(objective)
     sums = loss.metric_sums(margin.astype(np.float32), y.astype(np.float32), weight)
     ours = loss.finish(sums, float(weight.sum(dtype=np.float64)))
     data = xgb.DMatrix(np.zeros((len(y), 1)), y, weight=weight, base_margin=margin)
@@ -55,7 +55,7 @@ def test_metrics_equal_xgboosts(objective):
 @pytest.mark.parametrize("objective", CASES)
 def test_no_gradient_leaves_its_bounds(objective):
     margin, y = CASES[objective]
-    loss = LOSSES[objective]
+    loss = loss_named(objective)
     start = np.zeros_like(margin, dtype=np.float32)
     most_g, most_h = loss.bounds(start, y.astype(np.float32))
     g, h = loss.gradients(margin.astype(np.float32), y.astype(np.float32), None)
@@ -66,8 +66,8 @@ def test_no_gradient_leaves_its_bounds(objective):
 @pytest.mark.parametrize("objective", CASES)
 def test_a_weight_of_three_counts_exactly_as_three_rows(objective):
     margin, y = (a.astype(np.float32) for a in CASES[objective])
-    one = LOSSES[objective].gradients(margin, y, np.ones(len(y), np.float32))
-    three = LOSSES[objective].gradients(margin, y, np.full(len(y), 3, np.float32))
+    one = loss_named(objective).gradients(margin, y, np.ones(len(y), np.float32))
+    three = loss_named(objective).gradients(margin, y, np.full(len(y), 3, np.float32))
     for single, triple in zip(one, three, strict=True):
         assert (single.astype(float) * 3 == triple.astype(float)).all()
 
@@ -80,10 +80,10 @@ def test_shortening_keeps_twenty_digits():
 def test_extreme_margins_stay_finite():
     margin = np.array([[1e4], [-1e4]], dtype=np.float32)
     y = np.array([0, 1], dtype=np.float32)
-    g, h = LOSSES["binary:logistic"].gradients(margin, y, None)
+    g, h = loss_named("binary:logistic").gradients(margin, y, None)
     assert g[:, 0].tolist() == [1, -1]
     assert (h > 0).all()
-    assert np.isfinite(list(LOSSES["binary:logistic"].metric_sums(margin, y, None).values())).all()
-    g, h = LOSSES["multi:softprob"].gradients(np.array([[1e4, 0, -1e4]], np.float32), np.zeros(1, np.float32), None)
+    assert np.isfinite(list(loss_named("binary:logistic").metric_sums(margin, y, None).values())).all()
+    g, h = loss_named("multi:softprob").gradients(np.array([[1e4, 0, -1e4]], np.float32), np.zeros(1, np.float32), None)
     assert np.isfinite(g).all()
     assert (h > 0).all()

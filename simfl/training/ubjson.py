@@ -27,6 +27,15 @@ def decode(data: bytes) -> Any:
     return value
 
 
+def last_object(data: bytes, first_key: str) -> dict[str, Any]:
+    """The last of all objects whose first key is this one; what comes before it is not read."""
+    reader = _Reader(data)
+    reader.at = data.rfind(_sized(first_key.encode()))
+    if reader.at < 0:
+        raise ValueError(f"it has no object that begins with {first_key!r}")
+    return reader.object()
+
+
 class _Reader:
     """Reads one value after the other, never beyond the end."""
 
@@ -52,7 +61,7 @@ class _Reader:
         self.depth += 1
         if self.depth > DEEPEST:
             raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-        found = self._object() if mark == b"{" else self._list()
+        found = self.object() if mark == b"{" else self._list()
         self.depth -= 1
         return found
 
@@ -65,7 +74,8 @@ class _Reader:
     def _text(self) -> str:
         return self.take(self._size()).decode()
 
-    def _object(self) -> dict[str, Any]:
+    def object(self) -> dict[str, Any]:
+        """The keys and values up to the end of an object."""
         found: dict[str, Any] = {}
         while self.data[self.at : self.at + 1] != b"}":
             key = self._text()

@@ -1,0 +1,197 @@
+"""A shared model at one party: the trees as that party's rows see them (`at`), and corrections learned at home.
+
+A correction is a list of rounds of trees whose leaf values are added to the shared model's scores: new trees, or the
+trees that are there already, with steps for their leaves. How many rounds of it help is found by cross-validation on
+the party's own rows; none is a possible answer. Nothing leaves the party.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+import xgboost as xgb
+
+from simfl.arrays import AnyArray, Doubles, Floats, Table
+from simfl.data.schema import Schema, xgboost_types
+from simfl.training.gradients import sum_per_leaf
+from simfl.training.losses import Loss, in_matrix
+from simfl.training.traversal import walker
+from simfl.training.trees import LEAF, Tree, all_trees, children
+
+How = Literal["auto", "trees", "leaves"]
+Rounds = list[list[Tree]]
+FOLDS: Final = 5
+LEAST_ROWS: Final = 10  # fewer are not cut into folds: nothing is learned from them
+
+
+# --- the model of one party ------------------------------------------------------------------------------------------
+
+
+def at_level(tree: Tree, column: int, level: int) -> Tree:
+    """The tree as rows of this level see it: their way is taken at every split on the column."""
+    if tree.level_set is None or tree.goes_right is None:
+        return tree
+
+    def way(node: int) -> int:
+        while tree.feature[node] == column:
+            right = tree.goes_right[tree.level_set[node]]  # type: ignore[index]
+            node = int(tree.left[node]) + int(level < len(right) and right[level])
+        return node
+
+    order = [way(0)]
+    for node in order:  # the list grows while it is read: breadth first
+        if tree.feature[node] != LEAF:
+            left = int(tree.left[node])
+            order += [way(left), way(left + 1)]
+    feature = tree.feature[order]
+    return Tree(
+        feature=feature,
+        threshold=tree.threshold[order],
+        default_left=tree.default_left[order],
+        left=children(feature),
+        value=tree.value[order],
+        level_set=tree.level_set[order],
+        goes_right=tree.goes_right,
+    )
+
+
+def rounds_at(rounds: Rounds, column: int, levels: Sequence[int]) -> Rounds:
+    """The rounds as rows of this level see them; of several levels the mean: a round for each, where they differ."""
+    found: Rounds = []
+    for trees in rounds:
+        if not any((tree.feature == column).any() for tree in trees):
+            found.append(trees)
+            continue
+        share = np.float32(1 / len(levels))
+        for level in levels:
+            seen = [at_level(tree, column, level) for tree in trees]
+            found.append([replace(tree, value=tree.value * share) for tree in seen])
+    return found
+
+
+# --- corrections learned at home -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Home:
+    """A party's own rows with the shared model's scores: rows, labels as numbers, weights, and margins."""
+
+    X: Table
+    y: Floats
+    weight: Floats | None
+    margin: Floats
+
+    def part(self, rows: AnyArray) -> Home:
+        """Some of the rows."""
+        return Home(self.X[rows], self.y[rows], None if self.weight is None else self.weight[rows], self.margin[rows])
+
+    def scores(self, loss: Loss, correction: Rounds, *, by_level: bool) -> list[float]:
+        """The sum of the main metric over the rows after 0, 1, ... rounds of a correction."""
+        walk, margin = walker(self.X, by_level=by_level), self.margin.copy()
+        found = [loss.metric_sums(margin, self.y, self.weight)[loss.metric]]
+        for trees in correction:
+            for output, tree in enumerate(trees):
+                margin[:, output] += tree.value[tree.leaves][walk.leaf_numbers(tree)]
+            found.append(loss.metric_sums(margin, self.y, self.weight)[loss.metric])
+        return found
+
+
+Learn = Callable[[Home], Rounds]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How corrections are learned."""
+
+    learned: Mapping[str, Any]  # the objective with its settings, in XGBoost's words
+    loss: Loss
+    schema: Schema | None
+    n_trees: int
+    learning_rate: float
+    max_depth: int
+    reg_lambda: float
+    seed: int
+
+    @property
+    def by_level(self) -> bool:
+        """Whether trees may split categories."""
+        return self.schema is not None and self.schema.has_categories
+
+    def new_trees(self, home: Home) -> Rounds:
+        """More trees, grown by XGBoost from where the shared model ends."""
+        n_outputs = home.margin.shape[1]
+        margin = home.margin if n_outputs > 1 else home.margin[:, 0]
+        types = xgboost_types(self.schema)
+        fixed = {"weight": home.weight, "base_margin": margin, "nthread": 1, **types}
+        rows = xgb.QuantileDMatrix(home.X, **in_matrix(home.y), **fixed)
+        settings: dict[str, Any] = {**self.learned, "learning_rate": self.learning_rate, "nthread": 1}
+        settings |= {"max_depth": self.max_depth, "reg_lambda": self.reg_lambda, "seed": self.seed}
+        if n_outputs > 1:
+            settings["num_class"] = n_outputs
+        trees = all_trees(xgb.train(settings, rows, self.n_trees))
+        return [trees[first : first + n_outputs] for first in range(0, len(trees), n_outputs)]
+
+    def leaf_steps(self, rounds: Rounds) -> Learn:
+        """The trees that are there, each with a step for its leaves, one after the other as boosting would take it."""
+
+        def learn(home: Home) -> Rounds:
+            walk, margin, found = walker(home.X, by_level=self.by_level), home.margin.copy(), []
+            for trees in rounds:
+                g, h = self.loss.gradients(margin, home.y, home.weight)
+                steps = []
+                for output, tree in enumerate(trees):
+                    leaf = walk.leaf_numbers(tree)
+                    G, H = sum_per_leaf(leaf, g, h, output, tree.n_leaves)
+                    step = (-self.learning_rate * G / (H + self.reg_lambda)).astype(np.float32)
+                    margin[:, output] += step[leaf]
+                    steps.append(tree.with_leaf_values(step))
+                found.append(steps)
+            return found
+
+        return learn
+
+    def chosen(self, home: Home, ways: dict[str, Learn]) -> tuple[str, Rounds]:
+        """The best way by cross-validation, learned again on all rows, with as many rounds as were best."""
+        n = len(home.y)
+        if n < LEAST_ROWS:
+            return next(iter(ways)), []
+        fold = np.random.default_rng(self.seed).permutation(n) % FOLDS
+        best: tuple[float, str, int] | None = None
+        for way, learn in ways.items():
+            total = self._validated(home, learn, fold)
+            rounds = int(total.argmin())
+            if best is None or total[rounds] < best[0]:
+                best = float(total[rounds]), way, rounds
+        if best is None or best[2] == 0:
+            return next(iter(ways)), []
+        return best[1], ways[best[1]](home)[: best[2]]
+
+    def _validated(self, home: Home, learn: Learn, fold: AnyArray) -> Doubles:
+        """Per number of rounds the metric of rows that the correction has not seen."""
+        scores = [
+            home.part(np.flatnonzero(fold == k)).scores(
+                self.loss, learn(home.part(np.flatnonzero(fold != k))), by_level=self.by_level
+            )
+            for k in range(FOLDS)
+        ]
+        total: Doubles = np.sum([own[: min(map(len, scores))] for own in scores], axis=0)
+        return total
+
+
+def corrected(rounds: Rounds, way: str, correction: Rounds) -> Rounds:
+    """The rounds of the shared model with a correction put in: further rounds, or steps added to the leaves."""
+    if way == "trees":
+        return [*rounds, *correction]
+    stepped = [
+        [replace(tree, value=tree.value + step.value) for tree, step in zip(trees, steps, strict=True)]
+        for trees, steps in zip(rounds, correction, strict=False)
+    ]
+    return [*stepped, *rounds[len(stepped) :]]
+
+
+def one_tree_each(rounds: Rounds, n_outputs: int) -> Rounds:
+    """The same trees, one for each output in every round: XGBoost wants as many in all rounds."""
+    return [trees[first : first + n_outputs] for trees in rounds for first in range(0, len(trees), n_outputs)]
