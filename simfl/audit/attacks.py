@@ -67,7 +67,7 @@ def refined_rows(view: CodesView, prior: Prior, starts: Sequence[Doubles], attri
     """
     hashing = view.hashing.on(prior)
     low = view.values * hashing.width - hashing.offsets
-    options = [(a, *_options(a, prior)) for a in attributes]
+    options = [(a, *options_of(a, prior)) for a in attributes]
     best, least = np.zeros_like(starts[0]), np.full(len(low), np.inf)
     for start in starts:
         rows = decide_categories(start, attributes)
@@ -81,7 +81,7 @@ def refined_rows(view: CodesView, prior: Prior, starts: Sequence[Doubles], attri
     return best
 
 
-def _options(attribute: Attribute, prior: Prior) -> tuple[Doubles, Doubles]:
+def options_of(attribute: Attribute, prior: Prior) -> tuple[Doubles, Doubles]:
     """The values to try, and how rare each is: minus the log of its share, small beside any misfit."""
     own = prior.rows[:, attribute.columns]
     if attribute.categories is None:
@@ -170,7 +170,7 @@ def category_from_codes(
 ) -> tuple[Longs, Longs]:
     """One unknown category, all else known: the number of the likeliest whose code fits, and of the likeliest."""
     hashing = view.hashing.on(prior)
-    likely = _log_odds(rows, columns, categories, known)
+    likely = log_odds(rows, columns, categories, known)
     A = hashing.directions[:, columns]
     rest = rows @ hashing.directions.T - rows[:, columns] @ A.T
     wrong = np.empty(likely.shape)
@@ -181,7 +181,7 @@ def category_from_codes(
     return np.where(fits, likely, -np.inf).argmax(axis=1), likely.argmax(axis=1)
 
 
-def _log_odds(rows: Doubles, columns: Longs, settings: Doubles, known: Doubles) -> Doubles:
+def log_odds(rows: Doubles, columns: Longs, settings: Doubles, known: Doubles) -> Doubles:
     """Up to a constant per row: the log probability of each setting of some columns, given all others."""
     others = rows.copy()
     others[:, columns] = 0.0

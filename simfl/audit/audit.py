@@ -11,10 +11,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from simfl import params as parameters
+from simfl.audit import finished
 from simfl.audit.advice import advise
-from simfl.audit.findings import TITLES, Audit, Setting
+from simfl.audit.findings import TITLES, Audit, Finding, Setting
+from simfl.audit.joint import TRIALS as JOINT_TRIALS
+from simfl.audit.private import NOT_REPEATED, canaries_from_values
+from simfl.audit.roles import seen_by
 from simfl.audit.scenario import Scenario
-from simfl.audit.trials import trials_of
+from simfl.audit.together import Together
+from simfl.audit.trials import Trial, trials_of
 from simfl.errors import ParameterError
 from simfl.params import Ids, Matching
 
@@ -27,11 +32,13 @@ class Options:
     matching: Matching | None = None  # None: the recipe's
     ids: Ids = "linked"
     masked: bool = False  # the hub sees no sums
-    min_group: int = 1
+    min_group: int | None = None  # None: the recipe's
     parties: int = 2  # that share the rows
+    by_column: int | None = None  # joint recipe: they differ in this column (its number); None: divided at random
     max_excess: float | Mapping[str, float] | None = None  # accepted distance from guessing: of all attacks, or by name
     advise: bool = True
     attacks: Collection[str] | None = None  # names; None: all that apply
+    attack_model: bool = False  # also attack the finished model, which takes minutes: `finished.py`
     random_state: int = 0
     params: Mapping[str, Any] = field(default_factory=dict)  # of `simfl.train`: n_hashes, bucket_width, recipe, ...
 
@@ -57,15 +64,15 @@ def run(X: Any, y: Any, options: Options, tell: Callable[[str], None]) -> Audit:
     """Try every attack that applies, then search for advice."""
     limits = _limits(options.max_excess)
     _check_names(options.attacks or ())
-    matching = _matching(options)
-    scenario = Scenario(X, y, options.parties, options.random_state, dict(options.params), leaves=matching == "shared")
-    setting = _setting(scenario, options, matching)
+    scenario, setting = _opened(X, y, options)
     findings = []
-    for trial in trials_of(setting):
+    for trial in _trials(scenario, setting):
         if options.attacks is None or trial.__name__ in options.attacks:
             tell(TITLES[trial.__name__])
             findings += trial(scenario, setting)
-    if options.advise:
+    findings += _attack_model(scenario, options, tell)
+    searched = options.advise and setting.matching is not None  # hashes and buckets are all that it knows of
+    if searched:
         tell("advice")
     return Audit(
         name=options.name,
@@ -75,9 +82,65 @@ def run(X: Any, y: Any, options: Options, tell: Callable[[str], None]) -> Audit:
         n_victim=len(scenario.victim),
         setting=setting,
         findings=findings,
-        advice=advise(scenario, setting, limits) if options.advise else [],
+        advice=advise(scenario, setting, limits) if searched else [],
         limits=limits,
+        sees=seen_by(setting),
+        not_run=[TITLES[name] for name in finished.TRIALS if name not in _of_model(options)],
     )
+
+
+def _opened(X: Any, y: Any, options: Options) -> tuple[Scenario, Setting]:
+    """Who has which rows, and what is attacked."""
+    params = dict(options.params)
+    if params.get("recipe") == "joint":
+        if options.matching or options.ids != "linked":
+            raise ParameterError("matching and ids are not available with recipe='joint': nothing is matched.")
+        private = params.get("epsilon") is not None
+        params["min_group"] = None if private else options.min_group  # noise stands in for groups
+        together = Together(X, y, options.parties, options.random_state, params, options.by_column)
+        return together, _joint_setting(together, options)
+    if options.by_column is not None:
+        raise ParameterError("by_column is an option of recipe='joint' only. Leave it out, or set that recipe.")
+    matching = _matching(options)
+    scenario = Scenario(X, y, options.parties, options.random_state, params, leaves=matching == "shared")
+    return scenario, _setting(scenario, options, matching)
+
+
+def _trials(scenario: Scenario, setting: Setting) -> list[Trial]:
+    """The attacks on what leaves: noisy sums are attacked together, all others one by one."""
+    if setting.epsilon is not None:
+        return [canaries_from_values]
+    return JOINT_TRIALS if isinstance(scenario, Together) else [*trials_of(setting)]
+
+
+def _of_model(options: Options) -> list[str]:
+    """The attacks on the finished model that were asked for: all of them, or by name."""
+    return [
+        name
+        for name in finished.TRIALS
+        if (options.attack_model if options.attacks is None else name in options.attacks)
+    ]
+
+
+def _attack_model(scenario: Scenario, options: Options, tell: Callable[[str], None]) -> list[Finding]:
+    """Train as the options say, and attack what comes out."""
+    wanted = _of_model(options)
+    if not wanted:
+        return []
+    left_out = {"objective", *(parameters.NOT_JOINT if options.params.get("recipe") == "joint" else ())}
+    private = parameters.is_private(scenario.stage_2)
+    left_out |= {*NOT_REPEATED} if private else set()
+    given = {name: value for name, value in options.params.items() if name not in left_out}
+    if options.min_group and options.min_group > 1 and not private:
+        given["min_group"] = options.min_group
+    given |= {"masked": True} if private else {}  # shares of the noise need masks
+    rows, seed = (scenario.dense, scenario.y), options.random_state
+    people = finished.People.of(*rows, objective=scenario.objective, parties=options.parties, seed=seed, given=given)
+    findings = []
+    for name in wanted:
+        tell(TITLES[name])
+        findings += finished.TRIALS[name](people)
+    return findings
 
 
 def _limits(max_excess: float | Mapping[str, float] | None) -> dict[str, float]:
@@ -112,7 +175,7 @@ def _setting(scenario: Scenario, options: Options, matching: Matching) -> Settin
         matching=matching,
         ids=options.ids,
         masked=options.masked,
-        min_group=options.min_group,
+        min_group=options.min_group or 1,
         parties=options.parties,
         recipe=stage_1.recipe,
         objective=scenario.objective,
@@ -122,4 +185,27 @@ def _setting(scenario: Scenario, options: Options, matching: Matching) -> Settin
         scale=stage_1.scale or "none",
         rematch=scenario.stage_2.rematch or 0,
         seed=options.random_state,
+    )
+
+
+def _joint_setting(scenario: Together, options: Options) -> Setting:
+    """What is attacked, where trees are grown together."""
+    params = scenario.stage_2
+    return Setting(
+        matching=None,
+        ids="linked",
+        masked=True,
+        min_group=params.min_group or 1,
+        parties=options.parties,
+        recipe=params.recipe,
+        objective=scenario.objective,
+        n_hashes=0,
+        bucket_width=0.0,
+        n_neighbors=0,
+        scale="none",
+        rematch=0,
+        seed=options.random_state,
+        readers=params.readers,
+        hub_sees=params.hub_sees,
+        epsilon=params.epsilon,
     )

@@ -16,7 +16,18 @@ from simfl.params import Ids, Matching
 from simfl.report.bootstrap import interval
 from simfl.report.record import AuditResult
 
-Role = Literal["hub", "hub with a sample", "builder", "other party", "outsider"]
+Role = Literal[
+    "hub",
+    "hub with a sample",
+    "builder",
+    "other party",
+    "reader",
+    "all readers",
+    "two parties that collude",
+    "all parties but two",
+    "submitter",
+    "outsider",
+]
 
 ATTRIBUTES_RIGHT = "attributes right"
 MARKS = {"calm": "no better than guessing", "warn": "better than guessing", "bad": "above the limit"}
@@ -32,6 +43,16 @@ TITLES: dict[str, str] = {
     "labels_of_known_people": "Labels of known people, from the first sums",
     "rows_from_trees": "Rows, from a tree",
     "values_from_trees": "Exact values, from thresholds",
+    "rows_from_totals": "Rows singled out, by subtracting totals",
+    "attributes_from_totals": "Attributes of rows that were singled out",
+    "members_from_totals": "Who took part, from totals",
+    "members_from_model": "Who took part, from the model",
+    "labels_from_totals": "Labels of known people, from totals",
+    "labels_from_equations": "All labels, from totals and everybody's features",
+    "canaries_from_values": "Who took part, by one who knows all other rows",
+    "members_from_answers": "Who is in the model, from its answers",
+    "attribute_from_answers": "One unknown attribute, from the model's answers",
+    "rows_from_all_trees": "Rows, from all trees of the model",
 }
 
 
@@ -72,7 +93,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What was attacked: the parameters as they were really used."""
 
-    matching: Matching
+    matching: Matching | None  # None: no similar rows are looked for
     ids: Ids
     masked: bool
     min_group: int
@@ -85,6 +106,18 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     scale: str
     rematch: int
     seed: int
+    readers: str | None = None  # of trees grown together
+    hub_sees: str | None = None
+    epsilon: float | None = None  # of trees that are drawn, with noisy sums
+
+    @property
+    def words(self) -> str:
+        """What was sent, in short."""
+        if self.matching is None:
+            who = "all parties" if self.readers == "all" else "one party in turn"
+            return f"trees grown together, sums over {self.min_group} rows at least, read by {who}"
+        ids = f", {self.ids} ids" if self.matching == "blind" else ""
+        return f"{self.matching} matching{ids}, {self.n_hashes} hashes, buckets of {self.bucket_width:.3g}"
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +132,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     advice: list[Advice]
     limits: dict[str, float] = {}
+    sees: dict[str, str] = {}  # what each role sees
+    not_run: list[str] = []  # titles of attacks that were left out, because they take minutes
 
     @property
     def exceeded(self) -> list[Finding]:
@@ -116,13 +151,19 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     def table(self) -> RichTable:
         """The findings, for the terminal. Yellow: surely above guessing. Red: above its limit."""
-        s = self.setting
-        title = f"{self.name}: {s.matching} matching, {s.n_hashes} hashes, buckets of {s.bucket_width:.3g}"
+        title = f"{self.name}: {self.setting.words}"
         numbers = [Column(head, justify="right") for head in ("success", "guessing", "excess (95 %)")]
         shown = RichTable("attack", "by", *numbers, title=title, title_justify="left", title_style="bold")
         for f in self.findings:
             cells = f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", f"{points(f.excess)} {f.span}"
             shown.add_row(*cells, style=STYLES[self.mark(f)])
+        return shown
+
+    def roles(self) -> RichTable:
+        """What each role sees, for the terminal."""
+        shown = RichTable("role", "sees", title="Who sees what", title_justify="left", title_style="bold")
+        for role, seen in self.sees.items():
+            shown.add_row(role, seen)
         return shown
 
     def for_report(self) -> list[AuditResult]:

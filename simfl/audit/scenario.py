@@ -13,7 +13,7 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl import params as parameters
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
 from simfl.audit.attributes import attributes_of, one_hot_groups
 from simfl.audit.views import Hashing, Prior, RowSumsView, seed_of
 from simfl.data.table import as_labels, as_table, class_numbers, objective_for, plain_classes
@@ -26,14 +26,15 @@ from simfl.preprocessing.scaling import Scale, common_scale, moments
 from simfl.preprocessing.similarity import most_similar, order_by_likeness
 from simfl.training.gradients import draw_similar
 from simfl.training.groups import join_small_groups
-from simfl.training.losses import LOSSES
-from simfl.training.trees import Tree, from_booster
+from simfl.training.losses import loss_named
+from simfl.training.trees import Tree, all_trees
 
 MOST_ROWS = 40_000  # of the table: of a larger one, this many are drawn at random
 FEWEST_ROWS = 20  # of a party: fewer teach an attacker nothing
 MOST_ATTACKED = 1000  # rows of the victim that the slower attacks are counted on
 TREES_PER_PARTY = 10
 TABLE = "The table to audit"
+ATTACKED = ("binary:logistic", "multi:softprob", "reg:squarederror")  # objectives
 VICTIM, ATTACKER = 0, 1  # places among the parties; the victim builds the first tree
 
 
@@ -54,6 +55,8 @@ class HashedRows:
 class Scenario:
     """Who has which rows. `others` are those of all parties but the attacker, the victim's first."""
 
+    most_rows = MOST_ROWS
+
     def __init__(self, X: Any, y: Any, parties: int, seed: int, params: dict[str, Any], leaves: bool = True) -> None:
         table, _ = as_table(X, TABLE)
         labels = as_labels(y, table.shape[0], TABLE)
@@ -61,13 +64,18 @@ class Scenario:
         _check_size(self.n_rows, parties)
         given = params.get("objective", "auto")
         self.objective: str = objective_for(labels) if given == "auto" else given
+        if self.objective not in ATTACKED:
+            raise ParameterError(
+                f"The audit's attacks know the gradients of {', '.join(ATTACKED)}, and here is {self.objective}. "
+                "Attack the same rows with one of these: what leaves is of the same kind."
+            )
         first, self.given = parameters.split({k: v for k, v in params.items() if k != "objective"})
         self.stage_2 = parameters.train_params(**self.given)
-        chosen = np.sort(self._rng(1).permutation(self.n_rows)[:MOST_ROWS])
+        chosen = np.sort(self._rng(1).permutation(self.n_rows)[: self.most_rows])
         self.X: Table = table[chosen]
         self.y = _as_numbers(labels[chosen], self.objective)
         self.dense: Doubles = (self.X.toarray() if sparse.issparse(self.X) else self.X).astype(np.float64)
-        self.members = [np.sort(part) for part in np.array_split(self._rng(2).permutation(len(chosen)), parties)]
+        self.members = self._divided(len(chosen), parties)
         self.victim, self.attacker = self.members[VICTIM], self.members[ATTACKER]
         self.others = np.concatenate([rows for place, rows in enumerate(self.members) if place != ATTACKER])
         self._prepare(first | {"random_state": seed})
@@ -77,6 +85,10 @@ class Scenario:
             raise DataError(f"{TABLE} has no column that varies. There is nothing to guess.")
         self.truth = self.prior.standard(self.dense[self.victim])
         self.sample = np.sort(self._rng(3).permutation(len(self.victim))[:MOST_ATTACKED])
+
+    def _divided(self, n_rows: int, parties: int) -> list[Longs]:
+        """The rows of each party."""
+        return [np.sort(part) for part in np.array_split(self._rng(2).permutation(n_rows), parties)]
 
     def _rng(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, 20, purpose])
@@ -110,15 +122,14 @@ class Scenario:
 
     def trees(self, builder: int | None = None) -> list[Tree]:
         """All trees of the training, or those of one builder."""
-        per_round = int(self.y.max()) + 1 if self.objective == "multi:softprob" else 1
         built_by = enumerate(record.builder for record in self.model.history)
         rounds = [r for r, name in built_by if builder is None or name == f"party {builder}"]
-        return [from_booster(self.model.booster[r : r + 1], i) for r in rounds for i in range(per_round)]
+        return [tree for r in rounds for tree in all_trees(self.model.booster[r : r + 1])]
 
     @cached_property
     def start(self) -> Doubles:
         """The start value of the training, which everybody receives."""
-        loss = LOSSES[self.objective]
+        loss = loss_named(self.objective)
         sums = np.bincount(self.y.astype(np.int64)) if loss.classifies else self.y.sum(dtype=np.float64, keepdims=True)
         return loss.start(sums.astype(float).tolist(), float(len(self.y)))
 

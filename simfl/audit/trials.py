@@ -27,19 +27,26 @@ FRESH_TREES = 50  # over which fresh ids may be linked again
 ATTRIBUTES = "{success} of the attributes of a row right (numbers: within half a standard deviation)"
 LABELS_RIGHT = "labels right"
 HUB_AND_PARTIES: list[Role] = ["hub", "builder", "other party"]
-EVERYBODY: list[Role] = [*HUB_AND_PARTIES, "outsider"]
 
 Trial = Callable[[Scenario, Setting], list[Finding]]
 
 
 def trials_of(setting: Setting) -> list[Trial]:
-    """What there is to attack in a setting."""
+    """What there is to attack in a setting with similar rows."""
     always: list[Trial] = [rows_from_trees, values_from_trees]
     if setting.matching == "shared":
         leaves = [rows_from_leaves] if setting.rematch else []
         return [rows_from_codes, members_from_codes, attribute_from_codes, *leaves, labels_from_sums, *always]
     sums = [] if setting.masked else [labels_from_sums]
     return [rows_from_tokens, rows_from_pointers, labels_of_known_people, *sums, *always]
+
+
+def _everybody(setting: Setting) -> list[Role]:
+    """Who has the trees."""
+    if setting.matching is not None:
+        return [*HUB_AND_PARTIES, "outsider"]
+    hub: list[Role] = ["hub"] if setting.hub_sees == "totals" else []
+    return [*hub, "other party", "submitter", "outsider"]
 
 
 def _counted(scenario: Scenario, estimate: Doubles, rows: Longs) -> Counted:
@@ -274,14 +281,15 @@ def rows_from_trees(scenario: Scenario, setting: Setting) -> list[Finding]:
     placed = np.minimum(share * len(leaf) / np.maximum(counts, 1), 1.0)[leaf]
     details = {"leaves": float(tree.n_leaves), "with_node_statistics": float(known.mean())}
     details |= _counts_read(scenario, tree)
+    whose = "victim's " if setting.matching else ""
     sentence = (
-        f"Whoever sees the victim's first tree gets {ATTRIBUTES}; guessing, {{guess}}; with the row "
+        f"Whoever sees the {whose}first tree gets {ATTRIBUTES}; guessing, {{guess}}; with the row "
         f"counts that XGBoost keeps of nodes it would be {details['with_node_statistics']:.1%}."
     )
     if "counts_read" in details:
         sentence += f" The leaf values alone give away the counts of {details['counts_read']:.0%} of its leaves."
     counted = Counted(placed * known + (1 - placed) * guess, guess, details)
-    return [finding("rows_from_trees", EVERYBODY, counted, sentence)]
+    return [finding("rows_from_trees", _everybody(setting), counted, sentence)]
 
 
 def _counts_read(scenario: Scenario, tree: Tree) -> dict[str, float]:
@@ -308,9 +316,10 @@ def values_from_trees(scenario: Scenario, setting: Setting) -> list[Finding]:
     columns, success = columns[numbers], hit[numbers].astype(np.float64)
     chance = {c: float(np.isin(np.unique(own[:, c]), rows[:, c]).mean()) for c in np.unique(columns).tolist()}
     guess = np.array([chance[c] for c in columns.tolist()])
+    whose = "victim's " if setting.matching else ""
     sentence = (
-        f"Of the different thresholds in the victim's {len(trees)} trees, {{success}} are exact values of its rows; of "
-        "the attacker's own values in these columns, {guess} are."
+        f"Of the different thresholds in the {whose}{len(trees)} trees, {{success}} are exact values of the victim's "
+        "rows; of the attacker's own values in these columns, {guess} are."
     )
     measure = "thresholds that are exact values"
-    return [finding("values_from_trees", EVERYBODY, Counted(success, guess, {}), sentence, measure)]
+    return [finding("values_from_trees", _everybody(setting), Counted(success, guess, {}), sentence, measure)]

@@ -18,7 +18,7 @@ from simfl.preprocessing.scaling import Scale
 from simfl.preprocessing.similarity import most_similar
 from simfl.privacy.exact import ROW_BITS, from_ints, resolution, to_row_ints
 from simfl.training.gradients import draw_similar, most_uses, sum_onto_similar
-from simfl.training.losses import LOSSES
+from simfl.training.losses import loss_named
 
 TINY = 1e-9
 
@@ -34,8 +34,8 @@ class Prior:
     @classmethod
     def of(cls, X: Doubles) -> Prior:
         """The prior from the attacker's rows. Missing values (NaN) become the mean."""
-        mean = np.nan_to_num(np.nanmean(X, axis=0))
-        deviation = np.nan_to_num(np.nanstd(X, axis=0))
+        known = np.where(np.isnan(X).all(axis=0), 0.0, X)  # a column without any value has no mean
+        mean, deviation = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
         deviation[deviation <= TINY * np.maximum(np.abs(mean), 1.0)] = 0.0
         return cls(mean, deviation, cls(mean, deviation, X[:0]).standard(X))
 
@@ -137,7 +137,7 @@ class RowSumsView:
     @classmethod
     def of(cls, similar: Ints, y: Floats, n_rows: int, objective: str, base_score: Doubles) -> RowSumsView:
         """The sums of foreign rows: `similar` is the builder's row that the gradient of each one goes to."""
-        loss = LOSSES[objective]
+        loss = loss_named(objective)
         margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
         g, h = loss.gradients(margin, y, None)
         uses = most_uses(similar[:, None], n_rows)
@@ -148,7 +148,7 @@ class RowSumsView:
 
     def members(self) -> Longs:
         """The number of foreign rows in each sum: the first round's hessian is the same for all of them."""
-        loss = LOSSES[self.objective]
+        loss = loss_named(self.objective)
         margin = loss.margin(self.base_score).astype(np.float32)[None]
         _, h = loss.gradients(margin, np.zeros(1, dtype=np.float32), None)
         return np.asarray(np.rint(from_ints(self.hessians, self.exponents[1])[:, 0] / h[0, 0]), dtype=np.int64)
@@ -156,7 +156,7 @@ class RowSumsView:
     def label_totals(self) -> Doubles:
         """Per sum: the members of each class, or (for numbers) the total of their labels."""
         G, n = from_ints(self.gradients, self.exponents[0]), self.members()[:, None]
-        margin = LOSSES[self.objective].margin(self.base_score)
+        margin = loss_named(self.objective).margin(self.base_score)
         if self.objective == "reg:squarederror":
             return margin * n - G
         if self.objective == "binary:logistic":

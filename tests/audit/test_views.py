@@ -9,7 +9,7 @@ from simfl.audit import views
 from simfl.audit.scenario import ATTACKER, VICTIM, Scenario
 from simfl.params import NAMES
 from simfl.privacy.tokens import fresh_order
-from simfl.training.losses import LOSSES
+from simfl.training.losses import loss_named
 from tests.wire import Recorder, places, sessions, train
 
 SHARED = {"matching": "shared"} if "matching" in NAMES else {}
@@ -59,7 +59,7 @@ def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
 def test_the_start_value_is_the_one_sent(recorded):
     scenario, heard = recorded
     message, _ = find(heard, "party 0", msg.Started)
-    np.testing.assert_allclose(message.base_margin, LOSSES["binary:logistic"].margin(scenario.start))
+    np.testing.assert_allclose(message.base_margin, loss_named("binary:logistic").margin(scenario.start))
 
 
 def test_tokens_keep_equality_and_nothing_else():
