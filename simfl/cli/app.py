@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from simfl.cli import audit, deploy, models, simulate
+from simfl.cli import audit, deploy, models, simulate, status
 from simfl.cli.options import console, stderr
-from simfl.errors import SimFLError
+from simfl.errors import SimFLError, TrainingStopped
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -40,7 +40,8 @@ for command in (
     *(simulate.demo, simulate.simulate),
     *(models.report, models.watch, models.predict, models.export),
     audit.audit,
-    *(deploy.init, deploy.check, deploy.join, deploy.provision, deploy.train),
+    *(deploy.init, deploy.check, deploy.join, deploy.provision, deploy.train, deploy.forget),
+    *(status.status, status.runs, status.stop),
 ):
     app.command()(command)
 app.add_typer(deploy.hub, name="hub")
@@ -53,6 +54,8 @@ def main() -> None:
 
     try:
         app()
+    except TrainingStopped:  # the log has said why
+        sys.exit(130)
     except SimFLError as error:
         stderr.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simfl.cli.options import DEFAULT, HELP, Json, Label, Recipe, Seed, check_writable, console, stderr
+from simfl.data.header import Asked, check_columns
 from simfl.errors import ParameterError
 from simfl.params import Ids, Matching
 from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
     from simfl.audit.audit import Options
+    from simfl.audit.findings import Audit
 
-_BESIDE_STUDY = ("file", "party", "max_excess", "advice", "seed", "json", "out")  # a study says all the rest
+# A study says all the rest.
+_BESIDE_STUDY = ("file", "party", "max_excess", "advice", "attack_model", "seed", "json", "out", "dpia")
 
 File = Annotated[
     Path,
@@ -28,7 +32,9 @@ PartyFile = Annotated[
 AnyMatching = Annotated[Matching | None, typer.Option(help="tokens seen by the hub, or hash values seen by all")]
 AnyIds = Annotated[Ids | None, typer.Option(help="blind matching: ids that last, or new ones for every tree")]
 Masked = Annotated[bool, typer.Option("--masked", help="the hub sees no sums")]
-MinGroup = Annotated[int, typer.Option(min=1, help="least number of foreign rows in a sum")]
+MinGroup = Annotated[
+    int | None, typer.Option(min=1, help="least number of rows behind a sum; default: the recipe's", show_default=False)
+]
 Parties = Annotated[int, typer.Option(min=2, help="how many parties share the rows")]
 Hashes = Annotated[int | None, typer.Option(min=1, metavar="L", help=HELP["n_hashes"])]
 BucketWidth = Annotated[float | None, typer.Option(metavar="R", help=HELP["bucket_width"])]
@@ -36,8 +42,15 @@ Neighbors = Annotated[int | None, typer.Option(min=1, metavar="K", help=HELP["n_
 MaxExcess = Annotated[
     float | None, typer.Option(metavar="X", help="exit with 1 if an attack beats guessing by more (0.1: 10 points)")
 ]
+AttackModel = Annotated[
+    bool, typer.Option("--attack-model", help="also attack the finished model: who is in it, and which rows (minutes)")
+]
 WithAdvice = Annotated[bool, typer.Option(help="search for n_hashes and bucket_width that keep attacks low")]
 Page = Annotated[Path | None, typer.Option(metavar="PAGE.html", help="write a page for people")]
+Dpia = Annotated[
+    Path | None,
+    typer.Option(metavar="PAGE.html", help="with a study: write the page that a data-protection officer files"),
+]
 
 
 def audit(
@@ -48,7 +61,7 @@ def audit(
     matching: AnyMatching = None,
     ids: AnyIds = None,
     masked: Masked = False,
-    min_group: MinGroup = 1,
+    min_group: MinGroup = None,
     parties: Parties = 2,
     recipe: Recipe = DEFAULT["recipe"],
     hashes: Hashes = None,
@@ -56,28 +69,42 @@ def audit(
     neighbors: Neighbors = None,
     max_excess: MaxExcess = None,
     advice: WithAdvice = True,
+    attack_model: AttackModel = False,
     seed: Seed = 0,
     json: Json = None,
     out: Page = None,
+    dpia: Dpia = None,
 ) -> None:
     """Attack what this party would send, on its own rows, before anything is sent.
 
     With a study its own parameters count.
 
-    Examples: simfl audit study.toml --out audit.html
+    Examples: simfl audit study.toml --out audit.html --dpia dpia.html
     simfl audit patients.csv --label outcome --matching shared
+    simfl audit patients.csv --label outcome --recipe joint --parties 3
     """
+    if file.suffix != ".toml":
+        check_columns(file, Asked(() if label is None else (label,)))  # before anything heavy is loaded
     from simfl.audit.audit import Options
 
-    check_writable(json, out)
+    check_writable(json, out, dpia)
+    party = party or file.parent / "party.toml"
     if file.suffix == ".toml":
-        X, y, options = _read_study(context, file, party or file.parent / "party.toml")
+        X, y, options = _read_study(context, file, party)
+    elif dpia is not None:
+        raise ParameterError("--dpia needs a study: it says what was approved. Run: simfl audit study.toml --dpia PAGE")
     else:
         params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
         X, y, options = _read_table(file, label, replace(options, params=params))
     limit = options.max_excess if max_excess is None else max_excess
-    _attack(X, y, replace(options, advise=advice, random_state=seed, max_excess=limit), json, out)
+    options = replace(options, advise=advice, attack_model=attack_model, random_state=seed, max_excess=limit)
+    found = _attack(X, y, options)
+    for path, content in ((json, found.to_json), (out, found.html), (dpia, partial(_dpia, file, party, found))):
+        if path is not None:
+            write_atomically(path, content().encode())
+            console.print(f"Written: {path}")
+    _judge(found)
 
 
 def _refuse_beside_study(context: typer.Context) -> None:
@@ -94,8 +121,13 @@ def _read_table(file: Path, label: str | None, options: Options) -> tuple[Any, A
     from simfl.data.files import read
 
     data = read(file, label)
-    params = {**options.params, "original_features": data.n_features}
+    params = {**options.params, **_columns(options, data.n_features)}
     return data.expanded, data.y, replace(options, name=file.name, params=params)
+
+
+def _columns(options: Options, n: int) -> dict[str, int]:
+    """How many columns there were before text became several: what hash values must be fewer than."""
+    return {} if options.params.get("recipe") == "joint" else {"original_features": n}
 
 
 def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Any, Any, Options]:
@@ -117,26 +149,40 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         min_group=second.min_group,
         parties=max(len(study.parties), 2),
         max_excess=study.audit.max_excess,
-        params=params | {"original_features": party.rows.X.shape[1]},
+        params=params,
     )
+    options = replace(options, params=params | _columns(options, party.rows.X.shape[1]))
     return Split.of(party, 0.0, 0).expansion.expand(party.rows.X), party.rows.y, options
 
 
-def _attack(X: Any, y: Any, options: Options, json: Path | None, out: Path | None) -> None:
-    """The findings at the terminal and in files; exit status 1 if one is above its limit."""
+def _attack(X: Any, y: Any, options: Options) -> Audit:
+    """The findings, at the terminal."""
     from simfl.audit.audit import run
 
     with console.status("attacking") as status:
         found = run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
+    console.print(found.roles())
     console.print(found.table())
     for finding in found.findings:
         console.print(f"- {finding.sentence}", highlight=False)
     for advice in found.advice:
         console.print(f"Advice, {advice.title[:1].lower()}{advice.title[1:]}: {advice.sentence}", highlight=False)
-    for path, content in ((json, found.to_json), (out, found.html)):
-        if path is not None:
-            write_atomically(path, content().encode())
-            console.print(f"Written: {path}")
+    if found.not_run:
+        titles = "; ".join(found.not_run)
+        console.print(f"Not run, as it takes minutes (--attack-model): {titles}.", highlight=False)
+    return found
+
+
+def _dpia(study: Path, party: Path, found: Audit) -> str:
+    """The page for the file, from these findings."""
+    from simfl.audit.dpia import render
+    from simfl.cli.dpia import gather
+
+    return render(found, gather(study, party, found))
+
+
+def _judge(found: Audit) -> None:
+    """Exit status 1 if a finding is above its limit."""
     if found.exceeded:
         names = ", ".join(dict.fromkeys(finding.attack for finding in found.exceeded))
         stderr.print(f"[bold red]Above the limit:[/] {names}", highlight=False, soft_wrap=True)

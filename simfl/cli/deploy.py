@@ -1,12 +1,11 @@
-"""For the operator: a training between machines, step by step (init, check, join, provision, hub, party, train)."""
+"""For the operator: a training between machines, step by step (init, check, join, ..., train, forget)."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from functools import partial
+import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -15,13 +14,23 @@ from rich.table import Table
 from simfl.cli.options import console
 
 if TYPE_CHECKING:
-    from simfl.callbacks import TreeRecord
     from simfl.deploy.check import Rehearsal
-    from simfl.deploy.kits import Signed
+    from simfl.deploy.forget import Traces
+    from simfl.deploy.kits import SignedRequests
 
 hub = typer.Typer(help="The hub: one process that all parties connect to.", no_args_is_help=True)
 party = typer.Typer(help="A party: the process beside your data.", no_args_is_help=True)
+Target = Literal["docker", "systemd", "kubernetes"]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="answer /healthz, /readyz and /metrics (Prometheus) on this port"),
+]
+MetricsHost = Annotated[str, typer.Option(help="the address of that port; 0.0.0.0: for other machines, too")]
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="the study file, shared by all parties")]
+SubmitterKit = Annotated[
+    Path | None, typer.Option(metavar="KIT", help="the submitter's kit; default: kits/submitter beside the study")
+]
+LogFormat = Annotated[Literal["text", "json"], typer.Option(help="lines for people, or for machines")]
 
 
 def init(
@@ -45,13 +54,17 @@ def check(
 
     found = check_party(study, party)
     console.print(f"Digest of the study: {found.digest} (compare it with the others, not over the hub)")
-    for reason in found.approved:
+    for reason in found.refusals:
         console.print(f"[bold red]This party would not take part:[/] {escape(reason)}", soft_wrap=True)
     console.print(f"The table fits the study: {found.rows} rows, {found.columns} columns.")
     if found.classes:
         console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")
+    if found.epsilon:
+        console.print(escape(found.epsilon), highlight=False, soft_wrap=True)
     for note in found.notes:
         console.print(f"Note: {note}.")
+    for finding in found.findings:  # with values of the table: they are shown here and sent nowhere
+        _say(f"Look at this: {finding}{'' if finding.endswith('?') else '.'}")
     console.print(_leaves(found.leaves, found.rehearsed))
     if found.rehearsed is None:
         console.print("There are too few rows (or parties) to rehearse the study on your own rows.")
@@ -71,7 +84,7 @@ def _leaves(leaves: list[tuple[str, str]], rehearsed: Rehearsal | None) -> Table
 
 
 def _show_rehearsal(rehearsed: Rehearsal) -> None:
-    shown = Table("protection", "", "", box=None, title="Protections, as the messages of the rehearsal show them")
+    shown = Table("protection", "", "", box=None, title="Protections, as the parties of the rehearsal applied them")
     for protection in rehearsed.protections:
         shown.add_row(protection.name, "[green]on[/]" if protection.on else "[red]off[/]", protection.meaning)
     console.print(shown)
@@ -131,12 +144,18 @@ def provision(
         list[str], typer.Option(metavar="NAME", help="a new certificate for this party (or hub, or submitter)")
     ] = [],  # noqa: B006 - typer takes a list
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="revoke the certificates of this site")] = None,
+    target: Annotated[
+        Target | None, typer.Option("--for", help="only write the files to run hub and parties there; makes no keys")
+    ] = None,
 ) -> None:
     """Sign the requests that every site made with `simfl join`; you never see their keys.
 
     Without --requests, all keys are made here and the kits are complete: for trying out, because whoever makes a key
     can use it. Keep the folder .authority to yourself: whoever has it can let anybody in.
     """
+    if target:
+        _write_files(target, study, out or study.resolve().parent / target)
+        return
     from simfl.deploy import kits
     from simfl.deploy.study import read_study
 
@@ -149,10 +168,17 @@ def provision(
     elif renew or not revoke:
         _show_kits(kits.provision(agreed, folder, renew))
     if revoke:
-        _say("Every site must get the new list (`simfl join --signed`), and the hub must be started again.")
+        _say("Every site must get the new list (`simfl join --signed`). To end open connections, start the hub again.")
 
 
-def _show_signed(signed: Signed) -> None:
+def _write_files(target: Target, study: Path, folder: Path) -> None:
+    from simfl.deploy.targets import write_files
+
+    for path in write_files(target, study, folder):
+        _say(f"Written: {path}")
+
+
+def _show_signed(signed: SignedRequests) -> None:
     from simfl.privacy.certificates import fingerprint
 
     for path, certificate in signed.written.items():
@@ -173,23 +199,37 @@ def _say(text: str) -> None:
 
 
 @hub.command("start")
-def start_hub(kit: Annotated[Path, typer.Argument(metavar="KIT", help="the hub's kit")] = Path("kits/hub")) -> None:
+def start_hub(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="the hub's kit")] = Path("kits/hub"),
+    log_format: LogFormat = "text",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "localhost",
+) -> None:
     """Run the hub here, until Ctrl-C. It must be reachable at the study's host and port."""
+    from simfl.deploy.metrics import Watched, serving
     from simfl.deploy.processes import run_hub
 
-    console.print(f"The hub runs from {kit}; its log is {kit / 'log.txt'}. Ctrl-C stops it.", soft_wrap=True)
-    raise typer.Exit(run_hub(kit))
+    with serving(Watched(kit, kit / "runs"), metrics_port, metrics_host):
+        status = run_hub(kit, log_format)
+    raise typer.Exit(status)
 
 
 @party.command("start")
 def start_party(
     party: Annotated[Path, typer.Argument(metavar="PARTY", help="your party file")] = Path("party.toml"),
+    log_format: LogFormat = "text",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "localhost",
 ) -> None:
-    """Run a party here, until Ctrl-C. It connects to the hub and waits for trainings."""
+    """Run a party here, until Ctrl-C. It waits for the hub, connects to it, and waits for trainings."""
+    from simfl.deploy.metrics import Watched, serving
     from simfl.deploy.processes import run_party
+    from simfl.deploy.study import read_party_file
 
-    console.print(f"The party of {party} runs. Ctrl-C stops it.", soft_wrap=True)
-    raise typer.Exit(run_party(party))
+    kit = Path(read_party_file(party).kit or "kit")
+    with serving(Watched(kit, party.resolve().parent / "runs"), metrics_port, metrics_host):
+        status = run_party(party, log_format)
+    raise typer.Exit(status)
 
 
 def train(
@@ -201,37 +241,55 @@ def train(
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="the run folder; default: runs/<study>-<time>")
     ] = None,
-    kit: Annotated[
-        Path | None, typer.Option(metavar="KIT", help="the submitter's kit; default: kits/submitter beside the study")
-    ] = None,
+    kit: SubmitterKit = None,
+    log_format: LogFormat = "text",
 ) -> None:
     """Train a study over all parties that are connected to the hub. The model goes to everybody.
 
     Killed, cut off or switched off: run it again with --resume, nothing is lost.
     """
     from simfl.deploy.run import Listener, run_study
-    from simfl.deploy.study import read_study
     from simfl.report import page
 
-    logging.disable(logging.CRITICAL)  # FLARE logs to the terminal; hub and parties have their log files
-    listener = Listener(tell=_tell, tree=partial(_show_tree, read_study(study).params()[1].n_trees))
+    listener = Listener(terminal=sys.stdout, log_format=log_format)
     folder = run_study(study, kit=kit, out=out, resume=resume, local=local_processes, listener=listener)
-    console.print(f"The model: {folder / 'model.ubj'}", soft_wrap=True)
-    console.print(f"Report: {page.write(folder)} (open it in a browser)", soft_wrap=True)
-    console.print("Every party finds its own gain in its own run folder: simfl report runs/RUN, beside its party.toml")
+    if log_format == "text":
+        _say(f"Report: {page.write(folder)} (open it in a browser)")
+        _say("Every party finds its own gain in its own run folder: simfl report runs/RUN, beside its party.toml")
 
 
-def _tell(text: str) -> None:
-    console.print(f"{text[:1].upper()}{text[1:]}.", highlight=False, soft_wrap=True)
+def forget(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="the name of a run, or of its folder in runs/")],
+    where: Annotated[
+        Path, typer.Argument(metavar="WHERE", help="your party.toml, the hub's kit, or the folder of the study")
+    ] = Path(),
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be removed")] = False,
+) -> None:
+    """Remove what a run left here (model, journal, keys, row numbers, jobs), and write down that it was removed.
+
+    The ledger stays. So do logs, copies and backups.
+    """
+    from simfl.deploy import forget as forgetting
+
+    home = forgetting.Home.at(where)
+    found = forgetting.find(home, run)
+    _show_traces(found)
+    if dry_run:
+        _say("Nothing was removed (--dry-run).")
+        return
+    if not yes:
+        typer.confirm(f"Remove the run {found.run} at {home.root}? This cannot be undone", abort=True)
+    forgetting.forget(home, found.run)
+    _say(f"Removed: {len(found.files)} files. Written down in {home.root / forgetting.RECORD}, with their digests.")
 
 
-def _show_tree(n_trees: int, record: TreeRecord, connected: Sequence[str]) -> None:
-    """A line per tree: metric, seconds, bytes, builder and who is connected."""
-    metrics = list((record.validation or record.train).items())[:1]  # none with differential privacy
-    scores = "".join(f"{name} {value:.4f}  " for name, value in metrics)
-    absent = f"  absent: {', '.join(record.absent)}" if record.absent else ""
-    line = (
-        f"tree {record.round + 1:>4} of {n_trees}  {scores}{record.seconds:6.2f} s  "
-        f"{record.bytes / 1000:8.1f} kB  built by {record.builder}  connected: {', '.join(connected)}{absent}"
-    )
-    console.print(line, highlight=False, soft_wrap=True)
+def _show_traces(found: Traces) -> None:
+    for folder in found.folders:
+        inside = Counter(path.relative_to(folder).parts[0] for path in found.files if path.is_relative_to(folder))
+        names = [name if not (folder / name).is_dir() else f"{name}/ ({n} files)" for name, n in inside.items()]
+        _say(f"{folder}: {', '.join(names) or 'no files'}")
+    for path in found.kept:
+        _say(f"Stays: {path}, the ledger. What was spent stays spent.")
+    if not found.finished:
+        _say("This run is not finished. It cannot be resumed when it is forgotten.")

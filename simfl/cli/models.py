@@ -46,6 +46,8 @@ def watch(
     with serve(run, port) as server:
         address = f"http://localhost:{server.server_address[1]}/"
         console.print(f"Watching {run} at {address}", soft_wrap=True)
+        if not run.is_file() and not (run / "run.json").exists():
+            console.print("There is no run yet: the page waits for it.", style="dim")
         if show:
             typer.launch(address)
         server.serve_forever()
@@ -62,12 +64,12 @@ def predict(
 
     Example: simfl predict model.ubj patients.csv --out predictions.csv
     """
-    from simfl.data.files import read_frame, write_frame
+    from simfl.data.files import read_frame, to_csv, write_frame
     from simfl.model import load, predictions
 
     found = predictions(load(model), read_frame(file))
     if out is None:
-        typer.echo(found.to_csv(index=False), nl=False)
+        typer.echo(to_csv(found), nl=False)
         return
     write_frame(found, out)
     console.print(f"{len(found)} predictions: {out}", soft_wrap=True)

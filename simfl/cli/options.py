@@ -13,6 +13,13 @@ console, stderr = Console(), Console(stderr=True)
 DEFAULT, HELP = defaults(), descriptions()
 
 Label = Annotated[str | None, typer.Option(metavar="COL", help="the column to learn (not for LIBSVM)")]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="COL", help="the column to learn (not for LIBSVM); twice: bounds of a time"),
+]
+Event = Annotated[
+    str | None, typer.Option(metavar="COL", help="the label is a time: 1 where something happened then, 0 not yet")
+]
 Recipe = Annotated[RecipeName, typer.Option(help=HELP["recipe"])]
 Seed = Annotated[
     int, typer.Option(min=0, help="seed of the split into parties, of the held-out rows and of the training")

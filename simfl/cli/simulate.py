@@ -5,37 +5,44 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
 
-from simfl.cli.options import DEFAULT, HELP, Json, Label, Recipe, Seed, check_writable, console
+from simfl.cli.options import DEFAULT, HELP, Event, Json, Labels, Recipe, Seed, check_writable, console
+from simfl.data.header import Asked, check_columns
 from simfl.errors import DataError, ParameterError
 from simfl.params import Objective
 from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
     from simfl.arrays import AnyArray
+    from simfl.callbacks import Callback
     from simfl.data.files import Dataset
     from simfl.model import Model
-    from simfl.simulate.comparison import Comparison, Result
+    from simfl.simulate.comparison import Result
+    from simfl.simulate.experiment import Experiment, Outcome
     from simfl.simulate.simulation import Simulation
 
-HOSPITALS = ("north", "east", "south", "west")
-DEMO_SPLITS = 5
+DEMO_SPLITS = 4
+MOST_TREES = 300  # that a comparison grows: every method stops by itself
 
-Trees = Annotated[int, typer.Option(min=1, help=HELP["n_trees"])]
+Trees = Annotated[int, typer.Option(min=1, help="boosting rounds at most: validation rows decide when to stop")]
+Splits = Annotated[int, typer.Option(min=1, help="splits into training and held-out rows; results are means over them")]
 Depth = Annotated[int, typer.Option(min=0, max=1000, help=HELP["max_depth"])]
 Rate = Annotated[float, typer.Option(help=HELP["learning_rate"])]
 AnyObjective = Annotated[Literal["auto", Objective], typer.Option(help="what is learned; auto: from the labels")]
 WithReport = Annotated[bool, typer.Option("--report/--no-report", help="write run.json and report.html")]
 DemoModel = Annotated[Path, typer.Option(metavar="MODEL", help="where SimFL's model goes")]
 DemoRun = Annotated[Path, typer.Option(metavar="RUN", help="the folder for the report")]
-File = Annotated[Path, typer.Argument(metavar="FILE", help="a CSV, Parquet or LIBSVM file")]
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="a CSV, Parquet or LIBSVM file; several: one for each party")
+]
 Save = Annotated[Path | None, typer.Option("--save", metavar="MODEL", help="write SimFL's model (.ubj or .json)")]
 Parties = Annotated[int | None, typer.Option(min=1, metavar="N", help="split the rows into N parties (default 4)")]
 Theta = Annotated[
@@ -45,99 +52,129 @@ By = Annotated[str | None, typer.Option(metavar="COL", help="one party for every
 Drop = Annotated[
     list[str] | None, typer.Option(metavar="COL", help="leave this column out (can be given several times)")
 ]
+PartyColumn = Annotated[
+    bool, typer.Option("--party-column", help="let trees split on whose a row is: for parties that differ in kind")
+]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(metavar="E", help="with --recipe joint: differential privacy of every row; needs --columns"),
+]
+Columns = Annotated[
+    Path | None, typer.Option(metavar="STUDY", help="a study.toml whose [columns] declare the columns and their ranges")
+]
 SimulationRun = Annotated[
     Path | None, typer.Option(metavar="RUN", help="the folder for the report (default: runs/ and the file's name)")
 ]
 
 
 def demo(
-    trees: Trees = DEFAULT["n_trees"],
+    trees: Trees = MOST_TREES,
     recipe: Recipe = DEFAULT["recipe"],
     seed: Seed = 0,
+    splits: Splits = DEMO_SPLITS,
     save: DemoModel = Path("simfl-demo.ubj"),
     json: Json = None,
     run: DemoRun = Path("runs/demo"),
     report: WithReport = True,
 ) -> None:
-    """Four hospitals with skewed breast cancer data: alone, in turns, with SimFL, and pooled.
+    """Four real hospitals with heart disease data: alone, in turns, with SimFL, and pooled.
 
-    The held-out rows are few, so all is done for five splits; the table shows the means.
+    Cleveland, Budapest, Zurich and Basel, Long Beach: 920 patients, who come with the package (simfl.datasets.heart).
+    Some twelve seconds; the first time half a minute more, to compile. --splits 20 gives narrower intervals.
     """
-    from simfl.simulate import comparison
+    from simfl.datasets import LABEL
+    from simfl.simulate import experiment
 
     outputs = _Outputs(json, save, run if report else None)
     outputs.check()
-    params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "objective": "binary:logistic"}
-    began, runs = time.time(), []
-    with console.status("training") as status:
-        for number, played in enumerate(_hospitals(seed), start=1):
-            if number == 1:
-                console.print("Breast cancer data in four hospitals:")
-                for party in played.parties:
-                    n, malignant = len(party.rows.y), 1 - party.rows.y.mean()
-                    console.print(f"  {party.name:<6} {n:>4} rows, {malignant:.0%} malignant")
-            status.update(f"training: split {number} of {DEMO_SPLITS}")
-            runs.append((played, comparison.compare(played.parties, played.held_out, params, callbacks=[])))
-    results = comparison.mean([compared.results for _, compared in runs])
-    title = f"{trees} trees, {recipe} recipe, {len(played.held_out.y)} held-out rows, mean of {DEMO_SPLITS} splits"
-    console.print(comparison.table(results, title))
-    outputs.write(results, runs[0][1].simfl)
-    note = f"This page shows the first of the {DEMO_SPLITS} splits whose means the terminal shows."
-    outputs.report(*runs[0], "Breast cancer data in four skewed hospitals", began, [note])
-
-
-def _hospitals(seed: int) -> Iterator[Simulation]:
-    """Scikit-learn's breast cancer data at four hospitals, split again and again."""
-    from sklearn.datasets import load_breast_cancer
-
-    from simfl import partition
-    from simfl.data.files import Dataset
-    from simfl.data.schema import Schema
-    from simfl.simulate import simulation
-
-    stored = load_breast_cancer(as_frame=True)
-    data = Dataset(stored.data, stored.target.to_numpy(), Schema.propose(stored.data))
-    for split in range(seed, seed + DEMO_SPLITS):
-        parts = partition.unbalanced(data.y, len(HOSPITALS), theta=0.8, seed=split)
-        yield simulation.set_up(data, dict(zip(HOSPITALS, parts, strict=True)), split, stratify=True)
+    params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "n_jobs": 1}
+    hospitals = experiment.heart(params, splits)
+    console.print("Heart disease at four hospitals (UCI Machine Learning Repository, CC BY 4.0):")
+    for hospital, rows in hospitals.parts.items():
+        X, y = hospitals.data.rows(rows)
+        facts = (
+            f"{len(y):>4} patients, {y.mean():.0%} with {LABEL}, {X.isna().to_numpy().mean():.0%} of the values missing"
+        )
+        console.print(f"  {hospital:<12} {facts}", highlight=False)
+    _compare("Heart disease at four hospitals", hospitals, outputs)
 
 
 def simulate(
-    file: File,
-    label: Label = None,
+    files: Files,
+    label: Labels = None,
+    event: Event = None,
     parties: Parties = None,
     theta: Theta = None,
     by: By = None,
     drop: Drop = None,
     recipe: Recipe = DEFAULT["recipe"],
-    trees: Trees = DEFAULT["n_trees"],
+    trees: Trees = MOST_TREES,
     max_depth: Depth = DEFAULT["max_depth"],
     learning_rate: Rate = DEFAULT["learning_rate"],
     objective: AnyObjective = "auto",
+    party_column: PartyColumn = False,
+    epsilon: Epsilon = None,
+    columns: Columns = None,
     seed: Seed = 0,
+    splits: Splits = 1,
     json: Json = None,
     save: Save = None,
     run: SimulationRun = None,
     report: WithReport = True,
 ) -> None:
-    """Split a file into parties and compare SOLO, TFL, SimFL and ALL-IN on held-out rows.
+    """Split a file into parties, or take one file for each, and compare SOLO, TFL, SimFL and ALL-IN on held-out rows.
 
     Example: simfl simulate patients.csv --label outcome --by hospital --json results.json
     """
-    from simfl.data.files import read
-    from simfl.data.table import objective_for
-
+    one = len(files) == 1
     if by is not None and (theta is not None or parties is not None):
         raise ParameterError("--by goes without --parties and --theta: the column says whose each row is.")
-    outputs = _Outputs(json, save, (run or Path("runs") / file.stem) if report else None)
+    if not one and (by, theta, parties) != (None, None, None):
+        raise ParameterError("Several files go without --by, --parties and --theta: each file is one party.")
+    home = files[0].stem if one else files[0].resolve().parent.name
+    outputs = _Outputs(json, save, (run or Path("runs") / home) if report else None)
+    for file in files:
+        check_columns(file, Asked(tuple(label or ()), event, by, tuple(drop or ())))
+    from simfl.data.files import Target, read, read_several  # heavy: a typo above is refused before
+    from simfl.data.table import objective_for, why_objective
+    from simfl.simulate.experiment import Experiment
+
     outputs.check()
-    data = read(file, label, by, drop or ())
+    target = Target.of(label, event)
+    data = read(files[0], target, by, drop or ()) if one else read_several(files, target, drop or ())
     for note in data.notes:
         console.print(f"Note: {note}.")
     params: dict[str, Any] = {"n_trees": trees, "max_depth": max_depth, "learning_rate": learning_rate}
-    params |= {"recipe": recipe, "random_state": seed}
+    params |= {"recipe": recipe, "random_state": seed, "party_column": party_column}
     params["objective"] = objective_for(data.y) if objective == "auto" else objective
-    _compare(file.name, data, _split(data, parties or 4, theta, seed), params, outputs)
+    if epsilon is not None:
+        data, declared = _declared(data, recipe, epsilon, columns)
+        params |= declared
+    parts = _split(data, parties or 4, theta, seed)
+    name = files[0].name if one else home
+    console.print(f"{name}: {len(data.y)} rows in {len(parts)} parties, {params['objective']}")
+    if objective == "auto":
+        console.print(f"  {why_objective(data.y)}", style="dim", highlight=False)
+    _compare(f"{name} in {len(parts)} parties", Experiment(data, parts, params, splits), outputs, data.notes)
+
+
+def _declared(data: Dataset, recipe: str, epsilon: float, columns: Path | None) -> tuple[Dataset, dict[str, Any]]:
+    """The table as a study with epsilon would read it. Its rows and classes stand in for declared ones."""
+    from dataclasses import replace
+
+    from simfl.data.table import plain_classes
+    from simfl.deploy.study import columns_of
+
+    if recipe != "joint":
+        raise ParameterError("--epsilon goes with --recipe joint: only there it covers everything that leaves a party.")
+    if columns is None:
+        raise ParameterError(
+            "--epsilon needs --columns STUDY: nobody may ask where values lie, so a study.toml declares it in "
+            "[columns], as in age = { low = 0, high = 120 }. `simfl init` writes one for a table."
+        )
+    rows = len(data.y)
+    declared = {"epsilon": epsilon, "delta": min(1e-5, 0.1 / rows), "rows": rows, "classes": plain_classes(data.y)}
+    return replace(data, schema=columns_of(columns)), declared
 
 
 def _split(data: Dataset, n: int, theta: float | None, seed: int) -> dict[str, AnyArray]:
@@ -152,7 +189,7 @@ def _split(data: Dataset, n: int, theta: float | None, seed: int) -> dict[str, A
     if data.by is not None:
         return partition.by_column(data.by)
     if theta is not None:
-        if len(np.unique(data.y.astype(str))) != 2:
+        if data.y.ndim == 2 or len(np.unique(data.y.astype(str))) != 2:
             raise ParameterError("--theta skews two classes, and here are more. Use --by COL, or a balanced split.")
         parts = partition.unbalanced(data.y.astype(str), n, theta, seed)
     else:
@@ -160,28 +197,42 @@ def _split(data: Dataset, n: int, theta: float | None, seed: int) -> dict[str, A
     return {f"party {number + 1}": part for number, part in enumerate(parts)}
 
 
-def _compare(name: str, data: Dataset, parts: dict[str, AnyArray], params: dict[str, Any], outputs: _Outputs) -> None:
-    """Train every method, show the scores, write what was asked for."""
-    from simfl.report.record import Recorder
-    from simfl.simulate import comparison, simulation
-
+def _compare(title: str, asked: Experiment, outputs: _Outputs, notes: Sequence[str] = ()) -> None:
+    """Train every method, show what it is worth to whom, write what was asked for."""
     began = time.time()
-    stratify = params["objective"] != "reg:squarederror"
-    played = simulation.set_up(data, parts, params["random_state"], stratify=stratify)
-    n_rows, n_held_out = sum(len(p.rows.y) for p in played.parties), len(played.held_out.y)
-    title = f"{name} in {len(parts)} parties"
-    console.print(f"{name}: {n_rows} rows in {len(parts)} parties, {n_held_out} held out, {params['objective']}")
-    callbacks = [Recorder(outputs.run, title, played.party_facts(), _command())] if outputs.run else []
-    with console.status("starting") as status:
+    from simfl.callbacks import COMPILING, telling_of_compilation
 
-        def tell(model: str) -> None:
-            status.update(f"training: {model}")
+    with console.status("starting") as status, telling_of_compilation(partial(console.print, COMPILING, style="dim")):
+        outcome = asked.run(
+            lambda doing: status.update(f"training: {doing}"), lambda played: outputs.recorders(title, played)
+        )
+    _show(outcome, asked)
+    outputs.write(outcome.measured.results, outcome.compared.simfl)
+    if asked.n_splits > 1:
+        first = f"Curves, calibration, similar rows and traffic are those of the first of {asked.n_splits} splits."
+        notes = [first, *notes]
+    outputs.report(outcome, title, began, list(notes))
 
-        compared = comparison.compare(played.parties, played.held_out, params, tell=tell, callbacks=callbacks)
-    words = f"{params['n_trees']} trees, {params['recipe']} recipe, scores on {n_held_out} held-out rows"
-    console.print(comparison.table(compared.results, words))
-    outputs.write(compared.results, compared.simfl)
-    outputs.report(played, compared, title, began, data.notes)
+
+def _show(outcome: Outcome, asked: Experiment) -> None:
+    """The verdict, then each party's own rows, then all rows."""
+    from simfl.report.verdict import verdict
+    from simfl.report.words import METRICS, stopping_rule
+    from simfl.simulate import tables
+
+    measured, n_trees = outcome.measured, asked.params["n_trees"]
+    metric, n_held_out = measured.own[0].metric, len(outcome.played.held_out.y)
+    console.print()
+    for place, sentence in enumerate(verdict(measured.gains, metric)):
+        console.print(sentence, style="bold" if place == 0 else None, markup=False, highlight=False)
+    means = f", mean of {asked.n_splits} splits" if asked.n_splits > 1 else ""
+    title = f"{METRICS[metric].capitalize()} on each party's own held-out rows, shared models adjusted to it{means}"
+    console.print(tables.own_table(measured.own, measured.own_gains(), title))
+    console.print(tables.table(measured.results, f"On {n_held_out} held-out rows of all parties{means}"))
+    rule = stopping_rule(outcome.compared.settings)
+    console.print(f"* the best of its row or column. {rule or ''}", style="dim", highlight=False)
+    if outcome.compared.simfl.n_trees == n_trees and asked.params.get("epsilon") is None:
+        console.print(f"SimFL was still improving after {n_trees} trees: try --trees {3 * n_trees}.")
 
 
 @dataclass(frozen=True)
@@ -208,14 +259,20 @@ class _Outputs:
             write_atomically(self.json, msgspec.json.format(msgspec.json.encode({"results": results})) + b"\n")
             console.print(f"Results: {self.json}")
 
-    def report(self, played: Simulation, compared: Comparison, title: str, began: float, notes: list[str]) -> None:
+    def recorders(self, title: str, played: Simulation) -> list[Callback]:
+        """Writes the run while it is going on, for `simfl watch`."""
+        from simfl.report.record import Recorder
+
+        return [Recorder(self.run, title, played.party_facts(), _command())] if self.run else []
+
+    def report(self, outcome: Outcome, title: str, began: float, notes: list[str]) -> None:
         if self.run is None:
             return
         from simfl.report import page
 
         with console.status("writing the report"):
-            record = played.record(compared, title=title, command=_command(), began=began)
-            msgspec.structs.replace(record, notes=notes).save(self.run)
+            record = outcome.played.record(outcome.compared, outcome.measured, title=title, began=began)
+            msgspec.structs.replace(record, command=_command(), notes=notes).save(self.run)
             path = page.write(self.run)
         console.print(f"Report: {path} (open it in a browser)", soft_wrap=True)
 

@@ -1,27 +1,66 @@
 """Tables in files: CSV, Parquet and LIBSVM are read, CSV and Parquet written."""
 
-import csv
+from __future__ import annotations
+
 import io
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_svmlight_file
 
 from simfl.arrays import AnyArray
+from simfl.data.header import Asked, check_named, columns_of, kind_of, reading, separator
 from simfl.data.schema import Schema
-from simfl.errors import DataError, FileError
+from simfl.data.table import survival_bounds
+from simfl.errors import DataError, FileError, ParameterError
 from simfl.preprocessing.expansion import Expansion
 from simfl.storage import write_atomically
 
-_ENDINGS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv"}
-_ENDINGS |= dict.fromkeys((".libsvm", ".svm", ".svmlight"), "libsvm")
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "-nan", "null", "NULL", "<NA>", "#N/A", "#NA")  # in a CSV file
+
+
+@dataclass(frozen=True)
+class Target:
+    """The columns to learn: a label, or a time and whether something happened then, or a time's two bounds."""
+
+    labels: tuple[str, ...]
+    event: str | None = None
+
+    @classmethod
+    def of(cls, label: str | Sequence[str] | None, event: str | None = None) -> Target | None:
+        """As the command line and a study name them; None: no label is named."""
+        names = (label,) if isinstance(label, str) else tuple(label or ())
+        if len(names) > 2 or (event is not None and len(names) != 1):
+            raise ParameterError(
+                "Name one label; or one label and an event; or two labels, the lower and the upper bound of a time."
+            )
+        return cls(names, event) if names else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.labels if self.event is None else (*self.labels, self.event)
+
+    def gap(self, frame: pd.DataFrame) -> tuple[str, int] | None:
+        """A column with missing values, and how many. An upper bound that is missing is not known yet."""
+        for name in self.columns if len(self.labels) == 1 else self.labels[:1]:
+            if missing := int(frame[name].isna().sum()):
+                return name, missing
+        return None
+
+    def read(self, frame: pd.DataFrame, who: str) -> AnyArray:
+        """The labels; those of times as lower and upper bounds."""
+        if self.event is not None:
+            return survival_bounds(frame[self.labels[0]], frame[self.event], who)
+        if len(self.labels) == 1:
+            return frame[self.labels[0]].to_numpy()
+        low, high = (pd.to_numeric(frame[name], errors="coerce") for name in self.labels)
+        if (low.isna() | (high.isna() & frame[self.labels[1]].notna())).any():
+            raise DataError(f"{who} has bounds of times that are not numbers ({', '.join(self.labels)}).")
+        return np.column_stack([low, high.fillna(np.inf)]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -59,30 +98,55 @@ class Dataset:
         return [f"categories: {', '.join(found)}"] if found else []
 
 
-def read(path: Path, label: str | None = None, by: str | None = None, drop: Sequence[str] = ()) -> Dataset:
+def read(path: Path, label: str | Target | None = None, by: str | None = None, drop: Sequence[str] = ()) -> Dataset:
     """Read a file with labels; its ending or its first line says the format."""
-    if _kind(path) == "libsvm":
+    if kind_of(path) == "libsvm":
         if by is not None:
             raise DataError(f"{path} is a LIBSVM file, whose columns have no names: --by cannot be used with it.")
         return read_libsvm(path)
-    return _from_frame(read_frame(path), path, label, by, drop)
+    return from_frame(read_frame(path), path, label, by, drop)
+
+
+def read_several(paths: Sequence[Path], label: str | Target | None = None, drop: Sequence[str] = ()) -> Dataset:
+    """Read several files with the same columns, one for each party; the column to split by has the files' names."""
+    names = [path.stem for path in paths]
+    if len(set(names)) < len(names):
+        raise DataError(f"Several files have the same name: {sorted(names)}. The name of a file is that of its party.")
+    parts = [from_frame(read_frame(path), path, label, None, drop) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        if differing := sorted(set(part.X.columns) ^ set(parts[0].X.columns)):
+            raise DataError(
+                f"{path} and {paths[0]} do not have the same columns: only one of them has {differing[:30]}."
+            )
+    X = pd.concat([part.X for part in parts], ignore_index=True)
+    owner = np.repeat(names, [len(part.y) for part in parts])
+    return Dataset(X, np.concatenate([part.y for part in parts]), Schema.propose(X), owner)
 
 
 def read_libsvm(path: Path, n_features: int | None = None) -> Dataset:
     """Read a LIBSVM file. `n_features`: the number of columns; None: as many as occur."""
-    with _reading(path, "" if n_features is None else f" as LIBSVM with {n_features} features"):
+    from sklearn.datasets import load_svmlight_file  # takes longer to load than a table takes to read
+
+    with reading(path, "" if n_features is None else f" as LIBSVM with {n_features} features"):
         X, y = load_svmlight_file(str(path), n_features=n_features, dtype=np.float32)
     return Dataset(X.tocsr(), y.astype(np.int64) if np.all(y == np.round(y)) else y)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet file as it is."""
-    kind = _kind(path)
+    kind = kind_of(path)
     if kind == "libsvm":
         raise DataError(f"{path} is a LIBSVM file, whose columns have no names. Give a CSV or Parquet file.")
-    with _reading(path):
-        frame = pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path, sep=_separator(path))
+    if kind == "csv":
+        columns_of(path)  # refuses names that occur twice, which pandas would rename
+    with reading(path):
+        frame = pd.read_parquet(path) if kind == "parquet" else _read_csv(path)
     return frame.rename(columns=str)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """A CSV file. Only what stands for a missing value everywhere does here: "None" can be an answer."""
+    return pd.read_csv(path, sep=separator(path), keep_default_na=False, na_values=MISSING)
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
@@ -90,65 +154,49 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
     if path.suffix not in (".csv", ".parquet"):
         raise FileError(f"The file for the predictions must end in .csv or .parquet, not {path.name!r}.")
     buffer = io.BytesIO()
-    frame.to_csv(buffer, index=False) if path.suffix == ".csv" else frame.to_parquet(buffer)
+    if path.suffix == ".csv":
+        buffer.write(to_csv(frame).encode())
+    else:
+        frame.to_parquet(buffer)
     write_atomically(path, buffer.getvalue())
 
 
-def _kind(path: Path) -> str:
-    if path.is_dir():
-        raise FileError(f"{path} is a folder. Give a CSV, Parquet or LIBSVM file.")
-    if not path.is_file():
-        raise FileError(f"There is no file {path}. Check the name and the folder ({Path.cwd()}).")
-    with _reading(path):
-        return _ENDINGS.get(path.suffix.lower()) or ("libsvm" if _looks_like_libsvm(path) else "csv")
+def to_csv(frame: pd.DataFrame) -> str:
+    r"""A table as CSV that a spreadsheet opens as what it is: no text of a party becomes a formula.
+
+    >>> to_csv(pd.DataFrame({"prediction": ["=HYPERLINK(1)", "yes"]}))
+    "prediction\n'=HYPERLINK(1)\nyes\n"
+    """
+    texts = {str(name): column.map(_no_formula) for name, column in frame.items() if column.dtype.kind not in "biuf"}
+    return str(frame.assign(**texts).rename(columns=_no_formula).to_csv(index=False))
 
 
-@contextmanager
-def _reading(path: Path, how: str = "") -> Iterator[None]:
-    """Turn what goes wrong while a file is read into one sentence."""
-    try:
-        yield
-    except (OSError, ValueError) as error:  # UnicodeDecodeError and pandas' ParserError are ValueErrors
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise FileError(f"{path} cannot be read{how}: {first_line}.") from None
+def _no_formula(value: Any) -> Any:
+    """A text that begins as a formula does, with an apostrophe before it, as spreadsheets write such texts."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
-def _looks_like_libsvm(path: Path) -> bool:
-    """Whether the first row with features reads: label, then number:value pairs (and perhaps a query id)."""
-    with path.open(encoding="utf-8") as file:
-        for line in islice(file, 1000):
-            row = line.split("#")[0].strip()
-            if re.fullmatch(r"[-+.\deE]*", row):
-                continue  # a comment, an empty row, or a row without features
-            return re.fullmatch(r"\S+(\s+qid:\d+)?(\s+\d+:\S+)+", row) is not None
-    return False
-
-
-def _separator(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        head = file.readline()
-    try:
-        return csv.Sniffer().sniff(head, delimiters=",;\t|").delimiter
-    except csv.Error:
-        return ","
-
-
-def _from_frame(frame: pd.DataFrame, path: Path, label: str | None, by: str | None, drop: Sequence[str]) -> Dataset:
-    if label is None:
-        raise DataError(f"Say which column of {path} is the label: --label COLUMN. {_columns(frame)}")
-    for option, name in (("--label", label), ("--by", by), *(("--drop", name) for name in drop)):
-        if name is not None and name not in frame.columns:
-            raise DataError(f"{path} has no column {name!r} ({option}). {_columns(frame)}")
-    missing = int(frame[label].isna().sum())
-    if missing:
-        raise DataError(f"{path} has {missing} rows without a label in column {label!r}. Drop or fill them first.")
+def from_frame(
+    frame: pd.DataFrame,
+    path: Path | str,
+    label: str | Target | None,
+    by: str | None = None,
+    drop: Sequence[str] = (),
+) -> Dataset:
+    """The features, the labels and the groups of a table. `path` is where it came from."""
+    target = (label if isinstance(label, Target) else Target.of(label)) or Target(())
+    asked = Asked(target.labels, target.event, by, tuple(drop))
+    check_named(path, [str(name) for name in frame.columns], asked)
+    if (gap := target.gap(frame)) is not None:
+        raise DataError(f"{path} has {gap[1]} rows without a label in column {gap[0]!r}. Drop or fill them first.")
     if frame.empty:
         raise DataError(f"{path} has no rows below its header.")
-    features = frame.drop(columns=[c for c in {label, by, *drop} if c is not None])
+    if by is not None and (unknown := int(frame[by].isna().sum())):
+        raise DataError(
+            f"{path} has {unknown} rows without a value in column {by!r} (--by): whose are they? Fill them in, or drop "
+            "these rows."
+        )
+    features = frame.drop(columns=[c for c in {*target.columns, by, *drop} if c is not None])
     groups = None if by is None else frame[by].astype(str).to_numpy()
-    return Dataset(features, frame[label].to_numpy(), Schema.propose(features, path.name), groups)
-
-
-def _columns(frame: pd.DataFrame) -> str:
-    names = [str(c) for c in frame.columns]
-    return f"Its columns are: {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}."
+    name = Path(path).name
+    return Dataset(features, target.read(frame, name), Schema.propose(features, name), groups)

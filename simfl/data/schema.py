@@ -18,11 +18,14 @@ import pyarrow as pa
 
 from simfl.arrays import AnyArray, Floats, Ints
 from simfl.data.arrow import as_arrow, as_numbers, as_texts, column_of, few, is_number, is_text, text_of
-from simfl.errors import DataError
+from simfl.errors import DataError, did_you_mean
+from simfl.params import MOST_CUTS
 
 Kind = Literal["number", "boolean", "category", "empty"]
 MOST_LEVELS: Final = 100  # more look like names or free text
+PARTY: Final = "party"  # the name of the column that says whose a row is
 FEW_LEVELS: Final = 10  # up to here they are never taken for names, however few the rows
+_RANGE: Final = ("low", "high", "cuts")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
 _HOW_TO_DATE = (
     "Turn it into numbers that mean something at every party: days since a fixed event, an age in years, or the month "
@@ -35,11 +38,29 @@ class UnseenLevelWarning(UserWarning):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A feature. `empty` is a column without any value: it takes the kind that the other parties have."""
+    """A feature. `empty` is a column without any value: it takes the kind that the other parties have.
+
+    A number may have a declared range (`low` and `high`), or declared cut points: then trees that are grown together
+    are cut there, and nobody asks where its values lie.
+    """
 
     name: str
     kind: Kind = "number"
     levels: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    cuts: tuple[float, ...] = ()
+    party: bool = False  # whether its levels are the parties, and each row has that of its owner
+
+    def __post_init__(self) -> None:
+        """Refuse a range that is none."""
+        if wrong := _wrong_range(self):
+            raise DataError(f"Column {self.name!r} {wrong}.")
+
+    @property
+    def range(self) -> dict[str, Any]:
+        """What is declared of its values; nothing where nothing is."""
+        return {name: value for name in _RANGE if (value := getattr(self, name)) not in (None, ())}
 
 
 class Schema(msgspec.Struct, frozen=True):
@@ -77,7 +98,9 @@ class Schema(msgspec.Struct, frozen=True):
     def from_toml(cls, table: Mapping[str, Any]) -> Schema:
         """The `[columns]` table of a study file: name = "number", "boolean" or the list of a category's levels.
 
-        >>> Schema.from_toml({"age": "number", "ward": ["a", "b"]}).names
+        A number can have a range or cut points: name = { low = 0, high = 120 } or name = { cuts = [18, 65] }.
+
+        >>> Schema.from_toml({"age": {"low": 0, "high": 120}, "ward": ["a", "b"]}).names
         ['age', 'ward']
         """
         return cls(tuple(_declared(name, value) for name, value in table.items()))
@@ -87,9 +110,7 @@ class Schema(msgspec.Struct, frozen=True):
         lines = ["[columns]"]
         for column in self.columns:
             key = column.name if re.fullmatch(r"[A-Za-z0-9_-]+", column.name) else _quoted(column.name)
-            levels = f"[{', '.join(_quoted(level) for level in column.levels)}]"
-            kind = "number" if column.kind == "empty" else column.kind
-            lines.append(f"{key} = {levels if column.kind == 'category' else _quoted(kind)}")
+            lines.append(f"{key} = {_in_toml(column)}")
         return "\n".join(lines)
 
     @property
@@ -101,6 +122,31 @@ class Schema(msgspec.Struct, frozen=True):
         """The same columns under other names."""
         pairs = zip(self.columns, names, strict=True)
         return Schema(tuple(msgspec.structs.replace(column, name=name) for column, name in pairs))
+
+    def with_party(self, parties: Iterable[str]) -> Schema:
+        """The same columns, and as the last one the party of a row.
+
+        >>> Schema.of_numbers(["age"]).with_party(["south", "north"]).columns[1].levels
+        ('north', 'south')
+        """
+        if PARTY in self.names:
+            raise DataError(f"A column {PARTY!r} is there already, and party_column would add one. Rename yours.")
+        return Schema((*self.columns, Column(name=PARTY, kind="category", levels=tuple(sorted(parties)), party=True)))
+
+    @property
+    def party(self) -> Column | None:
+        """The column that names the party of a row, which is the last one; None where there is none."""
+        return self.columns[-1] if self.columns and self.columns[-1].party else None
+
+    @property
+    def without_party(self) -> Schema:
+        """The columns of the parties' own tables."""
+        return Schema(self.columns[:-1]) if self.party else self
+
+    @property
+    def hashed_levels(self) -> Ints:
+        """The number of levels of every column that tells how similar rows are: whose a row is does not."""
+        return self.without_party.n_levels
 
     @property
     def has_categories(self) -> bool:
@@ -116,6 +162,18 @@ class Schema(msgspec.Struct, frozen=True):
     def n_levels(self) -> Ints:
         """Per column the number of its levels; 0 for what is not a category."""
         return np.array([len(column.levels) for column in self.columns], dtype=np.int32)
+
+    def declared_cuts(self, max_bin: int) -> tuple[Floats | None, ...]:
+        """Per column the cut points that are declared, None where the parties must agree on them.
+
+        Booleans and categories need no range. They are asked about only along with numbers that have none.
+
+        >>> ages = Schema.from_toml({"age": {"low": 0, "high": 100}, "smoker": "boolean"})
+        >>> [points.tolist() for points in ages.declared_cuts(max_bin=4)]
+        [[25.0, 50.0, 75.0], [0.5]]
+        """
+        complete = all(column.range or column.kind in ("boolean", "category") for column in self.columns)
+        return tuple(_cuts(column, max_bin) if complete or column.range else None for column in self.columns)
 
     def encode(self, table: Any, who: str = "The table") -> Floats:
         """The table's rows in the schema's order, as float32. Other columns are left out.
@@ -136,7 +194,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     def recode(self, X: Floats, own: Schema) -> Floats:
         """Rows that were read through another schema of the same columns, as this schema has them."""
-        if self == own:
+        if [(c.name, c.levels) for c in self.columns] == [(c.name, c.levels) for c in own.columns]:
             return X
         recoded = np.empty_like(X)
         places = {name: place for place, name in enumerate(own.names)}
@@ -169,8 +227,23 @@ def _agree_on(name: str, schemas: Mapping[str, Schema]) -> Column:
         raise DataError(f"Column {name!r} is not of one kind: {facts}. {how}")
     if "category" in kinds.values():
         levels = sorted({level for column in found.values() for level in column.levels})
-        return Column(name=name, kind="category", levels=tuple(levels))
-    return Column(name=name, kind="boolean" if set(kinds.values()) == {"boolean"} else "number")
+        return Column(
+            name=name, kind="category", levels=tuple(levels), party=all(column.party for column in found.values())
+        )
+    if set(kinds.values()) == {"boolean"}:
+        return Column(name=name, kind="boolean")
+    return Column(name=name, **_agree_on_range(name, found))
+
+
+def _agree_on_range(name: str, found: Mapping[str, Column]) -> dict[str, Any]:
+    """What the parties that declare a range of the column have declared."""
+    ranges = {party: column.range for party, column in found.items() if column.range}
+    first = next(iter(ranges.values()), {})
+    other = [party for party, own in ranges.items() if own != first]
+    if other:
+        facts = f"{next(iter(ranges))!r} declares {first}, {other[0]!r} {ranges[other[0]]}"
+        raise DataError(f"Column {name!r} has several ranges: {facts}. Give all parties the same schema.")
+    return first
 
 
 def _kind_in_words(column: Column) -> str:
@@ -192,8 +265,57 @@ def _declared(name: str, value: Any) -> Column:
         return Column(name=name, kind=value)
     if isinstance(value, list) and value and len(set(map(str, value))) == len(value):
         return Column(name=name, kind="category", levels=tuple(text_of(level) for level in value))
-    how = 'Write "number", "boolean", or a category\'s list of different levels.'
+    if isinstance(value, Mapping):
+        return _declared_range(name, value)
+    how = 'Write "number", "boolean", { low = ..., high = ... }, or a category\'s list of different levels.'
     raise DataError(f"[columns] says {name} = {value!r}. {how}")
+
+
+def _declared_range(name: str, value: Mapping[str, Any]) -> Column:
+    unknown = [key for key in value if key not in _RANGE]
+    if unknown:
+        raise DataError(f"[columns] gives {name} a {unknown[0]!r}. {did_you_mean(unknown[0], _RANGE)}")
+    try:
+        column = msgspec.convert({"name": name, **value}, Column)
+    except msgspec.ValidationError as error:
+        raise DataError(f"[columns]: {name}: {str(error).replace('`', '').rstrip('.')}.") from None
+    if not column.range:
+        raise DataError(f"[columns] gives {name} no range. Write {{ low = ..., high = ... }} or {{ cuts = [...] }}.")
+    return column
+
+
+def _wrong_range(column: Column) -> str:
+    """What is wrong with a declared range, in words; empty if nothing is."""
+    declared = column.range
+    if not declared:
+        return ""
+    if column.kind != "number":
+        return f"is a {column.kind}: only numbers have a range"
+    if sorted(declared) not in (["high", "low"], ["cuts"]):
+        return "needs low and high, or cuts alone"
+    with np.errstate(over="ignore"):
+        points = np.array(column.cuts or (column.low, column.high), dtype=np.float32)
+    if not np.isfinite(points).all() or not (np.diff(points) > 0).all():
+        return f"has {declared}: numbers must rise, and be finite, in float32"
+    return f"has {len(points)} cuts: there may be {MOST_CUTS}" if len(points) > MOST_CUTS else ""
+
+
+def _cuts(column: Column, max_bin: int) -> Floats:
+    """As declared, or evenly from `low` to `high`; a boolean is cut between 0 and 1."""
+    if column.low is None or column.high is None:
+        return np.array(column.cuts or [0.5] * (column.kind == "boolean"), dtype=np.float32)
+    n_bins = min(max_bin, MOST_CUTS + 1)
+    steps = np.arange(1, n_bins) / n_bins
+    return np.unique((column.low + (column.high - column.low) * steps).astype(np.float32))
+
+
+def _in_toml(column: Column) -> str:
+    if column.kind == "category":
+        return f"[{', '.join(_quoted(level) for level in column.levels)}]"
+    if declared := column.range:
+        values = {name: list(value) if name == "cuts" else value for name, value in declared.items()}
+        return f"{{ {', '.join(f'{name} = {value}' for name, value in values.items())} }}"
+    return _quoted("number" if column.kind == "empty" else column.kind)
 
 
 def _refuse_dates(kind: pa.DataType, where: str) -> None:

@@ -16,6 +16,7 @@ from simfl.data.arrow import as_arrow, is_valid_text
 from simfl.data.schema import Schema
 from simfl.errors import DataError
 from simfl.params import MAX_LABEL, MAX_WEIGHT
+from simfl.training.losses import Loss
 
 _LABEL_KINDS: dict[str, type] = {"string": np.str_, "integer": np.int64, "boolean": np.bool_}
 _LABEL_KINDS |= dict.fromkeys(("floating", "mixed-integer-float", "decimal"), np.float64)
@@ -53,13 +54,18 @@ def _check_fits(n_columns: int, schema: Schema | None, who: str) -> None:
 
 
 def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
-    """The labels, one per row, none of them missing."""
+    """The labels, one per row, none of them missing; or the two bounds of every row's time."""
     # As objects first: NumPy would turn the numbers in a list with texts into texts.
     labels = np.asarray(y) if hasattr(y, "dtype") else np.asarray(y, dtype=object)
+    if labels.dtype.names:
+        labels = _of_events(labels, who)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim != 1 or len(labels) != n_rows:
-        raise DataError(f"{who} has {n_rows} rows but labels of shape {labels.shape}. Give one label per row.")
+    if labels.shape not in ((n_rows,), (n_rows, 2)):
+        raise DataError(
+            f"{who} has {n_rows} rows but labels of shape {labels.shape}. Give one label per row, or for survival:aft "
+            "two columns: the lower and the upper bound of its time."
+        )
     missing = int(pd.isna(labels).sum())
     if missing:
         raise DataError(f"{who} has {missing} missing labels (NaN). Drop these rows, or fill the labels in.")
@@ -67,17 +73,63 @@ def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
         labels = _of_one_kind(labels, who)
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{who} has labels of type {labels.dtype}. Give numbers or text.")
-    if labels.dtype.kind == "U" and not is_valid_text("".join(labels.tolist())):
-        strange = next(label for label in labels.tolist() if not is_valid_text(label))
+    if labels.dtype.kind == "U" and not is_valid_text("".join(labels.ravel().tolist())):
+        strange = next(label for label in labels.ravel().tolist() if not is_valid_text(label))
         raise DataError(f"{who} has labels that are not valid text ({strange!r}). Check how its table was read.")
-    return labels
+    return _as_bounds(labels, who) if labels.ndim == 2 else labels
+
+
+def survival_bounds(time: Any, event: Any, who: str = "The table") -> Doubles:
+    """Labels for survival:aft from times and whether something has happened then: two columns, lower and upper bound.
+
+    Where nothing has happened yet, the time is a lower bound, and the upper one is infinite.
+
+    >>> survival_bounds([5.0, 8.0], [True, False])
+    array([[ 5.,  5.],
+           [ 8., inf]])
+    """
+    try:
+        times, events = np.asarray(time, dtype=np.float64), np.asarray(event).astype(np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{who} has times or events that are not numbers. Events are 1 (it happened) or 0.") from None
+    if times.ndim != 1 or times.shape != events.shape:
+        raise DataError(f"{who} has times of shape {times.shape} and events of shape {events.shape}. Give one per row.")
+    if not np.isin(events, (0.0, 1.0)).all():
+        raise DataError(f"{who} has events that are neither 1 (it happened) nor 0 (not yet).")
+    return np.column_stack([times, np.where(events == 1, times, np.inf)])
+
+
+def _of_events(labels: AnyArray, who: str) -> Doubles:
+    """Bounds from an array with two fields, an event and a time, as scikit-survival has them."""
+    kinds = {name: labels.dtype[name].kind for name in labels.dtype.names or ()}
+    events, times = ([n for n, kind in kinds.items() if (kind == "b") == is_event] for is_event in (True, False))
+    if len(events) != 1 or len(times) != 1:
+        raise DataError(f"{who} has labels with the fields {list(kinds)}. Give an event (true or false) and a time.")
+    return survival_bounds(labels[times[0]], labels[events[0]], who)
+
+
+def _as_bounds(labels: AnyArray, who: str) -> Doubles:
+    """Two columns of labels, if they can be bounds of times."""
+    if labels.dtype.kind not in "biuf":
+        raise DataError(f"{who} has bounds of times of type {labels.dtype}. Give numbers.")
+    bounds = labels.astype(np.float64)
+    low, high = bounds.T
+    facts = {
+        "whose lower bound of the time is below zero or beyond 1e18": (low < 0) | (low >= MAX_LABEL),
+        "whose upper bound of the time is below the lower one": high < low,
+        "that have happened at time zero, which has no logarithm": (low == 0) & (high == 0),
+    }
+    for fact, rows in facts.items():
+        if rows.any():
+            raise DataError(f"{who} has {int(rows.sum())} rows {fact}. Correct them, or leave them out.")
+    return bounds
 
 
 def _of_one_kind(labels: AnyArray, who: str) -> AnyArray:
     """Labels that came as Python objects, as an array of their own type."""
-    kind = _LABEL_KINDS.get(pd.api.types.infer_dtype(labels, skipna=False))
+    kind = _LABEL_KINDS.get(pd.api.types.infer_dtype(labels.ravel(), skipna=False))
     if kind is None:
-        found = ", ".join(sorted({type(label).__name__ for label in labels}))
+        found = ", ".join(sorted({type(label).__name__ for label in labels.ravel()}))
         raise DataError(f"{who} has labels of type {found}. Give numbers only, or text only.")
     try:
         return labels.astype(kind)
@@ -87,6 +139,7 @@ def _of_one_kind(labels: AnyArray, who: str) -> AnyArray:
 
 def as_numbers(labels: AnyArray, who: str) -> Doubles:
     """Labels as the numbers that a regression learns."""
+    refuse_bounds(labels, who)
     try:
         numbers = np.asarray(labels, dtype=np.float64)
     except (TypeError, ValueError):
@@ -129,11 +182,13 @@ def plain_classes(labels: AnyArray) -> list[bool | int | float | str]:
 
 
 def objective_for(labels: AnyArray) -> str:
-    """What there is to learn. Two values: binary; text or few whole numbers: classes; anything else: a number.
+    """What there is to learn. Two values: binary; text or few whole numbers: classes; bounds: times; else a number.
 
     >>> objective_for(np.array(["no", "yes"])), objective_for(np.array([0.5, 1.5, 2.5]))
     ('binary:logistic', 'reg:squarederror')
     """
+    if labels.ndim == 2:
+        return "survival:aft"
     n_values = len(np.unique(labels.astype(str)))
     if n_values <= 2:
         return "binary:logistic"
@@ -142,8 +197,27 @@ def objective_for(labels: AnyArray) -> str:
     return "multi:softprob" if few else "reg:squarederror"
 
 
+def why_objective(labels: AnyArray) -> str:
+    """Why `objective_for` chose what it chose, and how to choose otherwise.
+
+    >>> why_objective(np.array([3, 4, 5, 6]))
+    'Because the label has 4 whole numbers, they are classes. If they are amounts: --objective reg:squarederror'
+    """
+    if labels.ndim == 2:
+        return "Because the label is a time with its bounds, it is learned when something happens."
+    n, is_text = len(np.unique(labels.astype(str))), labels.dtype.kind not in "iuf"
+    chosen = objective_for(labels)
+    if chosen == "reg:squarederror":
+        return f"Because the label has {n} different numbers, it is an amount. For classes: --objective multi:softprob"
+    if is_text or n <= 2:
+        return f"Because the label has {n} different values, they are classes."
+    other = "If they are amounts: --objective reg:squarederror"
+    return f"Because the label has {n} whole numbers, they are classes. {other}"
+
+
 def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
     """The place of every label in the list of classes."""
+    refuse_bounds(labels, who)
     known = np.asarray(classes)
     if known.dtype.kind != labels.dtype.kind and not {known.dtype.kind, labels.dtype.kind} <= set("iufb"):
         raise DataError(f"{who} has labels of type {labels.dtype}, the training knows {list(classes)}.")
@@ -155,9 +229,35 @@ def class_numbers(labels: AnyArray, classes: Sequence[Any], who: str) -> Floats:
     return numbers.astype(np.float32)
 
 
-def as_targets(labels: AnyArray, classes: Sequence[Any] | None, who: str) -> Floats:
-    """What XGBoost learns: the place of every class, or a regression's numbers."""
-    return as_numbers(labels, who).astype(np.float32) if classes is None else class_numbers(labels, classes, who)
+def as_targets(labels: AnyArray, loss: Loss, classes: Sequence[Any] | None, who: str) -> Floats:
+    """What XGBoost learns: the place of every class, a regression's numbers, or the bounds of times."""
+    if loss.classifies:
+        return class_numbers(labels, classes or [], who)
+    if loss.labels == "bounds":
+        return times_between(labels, who)
+    numbers = as_numbers(labels, who)
+    if wrong := loss.wrong_labels(numbers):
+        raise DataError(f"{who} {wrong}.")
+    return numbers.astype(np.float32)
+
+
+def times_between(labels: AnyArray, who: str) -> Floats:
+    """The lower and upper bound of every row's time."""
+    if labels.ndim == 1:
+        raise DataError(
+            f"{who} has one label per row, and survival:aft needs two: the lower and the upper bound of its time. "
+            "`simfl.survival_bounds(time, event)` makes them; between machines the study names both columns."
+        )
+    bounds = labels.astype(np.float32)
+    if ((bounds[:, 1] == 0) | np.isinf(bounds[:, 0])).any():
+        raise DataError(f"{who} has times beyond what float32 can hold. Measure in another unit.")
+    return bounds
+
+
+def refuse_bounds(labels: AnyArray, who: str) -> None:
+    """Refuse labels in two columns where one is needed."""
+    if labels.ndim == 2:
+        raise DataError(f"{who} has two label columns, bounds of times. Use objective='survival:aft' for them.")
 
 
 def _as_dense(X: Any, who: str) -> Floats:

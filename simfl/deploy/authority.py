@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from simfl.deploy.study import Study
 from simfl.errors import EngineError, FileError
-from simfl.privacy.certificates import REVOKED, is_revoked, name_of, read_revoked
+from simfl.privacy.certificates import REVOKED, SUBMITTER, is_revoked, name_of, read_revoked
 from simfl.storage import private_folder, write_atomically
 
 ROOT_DAYS = 3650
@@ -24,7 +24,6 @@ SITE_DAYS = 360
 ROOT_BITS = 3072
 SITE_BITS = 2048  # for less than a year; FLARE takes RSA keys only
 LONGEST_NAME = 64  # of an X.509 common name
-SUBMITTER = "submitter@simfl.org"  # FLARE requires an address; nothing is ever sent to it
 
 
 @dataclass(frozen=True)
@@ -117,12 +116,15 @@ class Authority:
         """Revoke every certificate that this site ever had."""
         issued = self.issued(name)
         if not issued:
-            raise EngineError(f"There is no certificate of {name} to revoke.")
+            raise EngineError(f"There is no certificate of {name} to revoke. Known are: {self._known()}.")
         now = datetime.datetime.now(datetime.UTC)
         lost = [certificate.serial_number for certificate in issued if not is_revoked(certificate, self.revoked)]
         new = [x509.RevokedCertificateBuilder(number, now).build() for number in lost]
         self._write_revoked([*self.revoked, *new], number_of(self.revoked) + 1)
         self.revoked = read_revoked(self.folder / REVOKED, self.root)
+
+    def _known(self) -> str:
+        return ", ".join(sorted(path.stem for path in (self.folder / "issued").glob("*.pem"))) or "none"
 
     def signed(self, name: str) -> bytes:
         """What a site needs beside its own key, in one text: its certificate, the root, the list of the revoked."""
@@ -175,10 +177,16 @@ def _read_request(text: bytes, site: Site) -> x509.CertificateSigningRequest:
     if not sound:
         raise EngineError(f"The request of {site.name!r} is damaged. Run `simfl join` again at that site.")
     if name_of(asked.subject) != site.subject:
-        raise EngineError(f"The request for {site.name!r} names {name_of(asked.subject)!r}, not {site.subject!r}.")
+        raise EngineError(
+            f"The request for {site.name!r} names {name_of(asked.subject)!r}, not {site.subject!r}. "
+            "Run `simfl join` again at that site, with this study."
+        )
     key = asked.public_key()
     if not isinstance(key, rsa.RSAPublicKey) or key.key_size < SITE_BITS:
-        raise EngineError(f"The key of {site.name!r} is not an RSA key of at least {SITE_BITS} bits.")
+        raise EngineError(
+            f"The key of {site.name!r} is not an RSA key of at least {SITE_BITS} bits. "
+            "Remove it there and run `simfl join` again."
+        )
     return asked
 
 

@@ -10,16 +10,22 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from scipy import sparse
 
 from simfl import hub
 from simfl import messages as msg
 from simfl.arrays import AnyArray
-from simfl.deploy.study import PartyFile, Study, approved_study, digest_of, read_bytes, read_party_file
+from simfl.data.quality import look_at
+from simfl.deploy.study import PartyFile, Study, approved_study, digest_of, ledger_of, read_bytes, read_party_file
 from simfl.deploy.tables import open_party
 from simfl.errors import SimFLError
 from simfl.params import guarded_columns
 from simfl.party import Party, Session
+from simfl.privacy import boxes
+from simfl.privacy.guarantee import guarantee
+from simfl.privacy.ledger import event_of
 from simfl.privacy.observed import Protection, protections
+from simfl.training.losses import labels_of
 from simfl.transport.local import LocalTransport
 
 REHEARSED_ROWS, REHEARSED_TREES = 2000, 4
@@ -27,7 +33,7 @@ REHEARSED_ROWS, REHEARSED_TREES = 2000, 4
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A short training among parties made of this party's rows: the protections that its messages showed, and bytes."""
+    """A short training among parties made of this party's rows: the protections that they applied, and bytes."""
 
     rows: int
     trees: int
@@ -40,13 +46,15 @@ class Checked:
     """What `check` found: the table's size, notes, what can leave the party, and the rehearsal."""
 
     digest: str  # of the study file, for people to compare
-    approved: list[str]  # why this party would not take part in it; empty: it would
+    refusals: list[str]  # why this party would not take part in it; empty: it would
     rows: int
     columns: int
     classes: dict[str, int]
     notes: list[str]
+    findings: list[str]  # what is worth a look in the table, with values: for this party's eyes only
     leaves: list[tuple[str, str]]
     rehearsed: Rehearsal | None  # None: too few rows
+    epsilon: str  # what the study would spend, and what is left
 
 
 def check(study_path: Path, party_path: Path) -> Checked:
@@ -62,18 +70,47 @@ def check(study_path: Path, party_path: Path) -> Checked:
         columns,
         dict(classes),
         notes,
+        findings(study, party),
         what_leaves(),
         rehearse(study, party),
+        spending(study, own),
     )
+
+
+def findings(study: Study, party: Party) -> list[str]:
+    """What is worth a look in the table; nothing of a file whose columns have no names."""
+    if party.schema is None or sparse.issparse(party.rows.X):
+        return []
+    return look_at(party.rows.X, party.rows.y, party.schema, classes=_classifies(study))
 
 
 def refusals(own: PartyFile, sent: bytes) -> list[str]:
     """Why a party would not take part in this study."""
     try:
-        approved_study(own, sent)
+        event = event_of(approved_study(own, sent).params()[1])
+        if event:
+            ledger_of(own).check("", digest_of(sent), event)  # as a new run
     except SimFLError as error:
         return [str(error)]
     return []
+
+
+def spending(study: Study, own: PartyFile) -> str:
+    """What the study would spend of this table's privacy, what is left, and what it promises; empty without epsilon."""
+    event, ledger = event_of(study.params()[1]), ledger_of(own)
+    if event is None:
+        return ""
+    total, delta = ledger.limit.epsilon, ledger.limit.delta
+    entries = ledger.entries()
+    text = f"The study would spend epsilon {ledger.epsilon_of([event]):.4g} (delta {delta:g}). "
+    text += f"Spent so far: {ledger.spent():.4g} in {len(entries)} runs ({own.ledger}). "
+    if total is None:
+        text += (
+            "No limit is set, and every run spends as much again: epsilon_total in [require] of party.toml sets one."
+        )
+    else:
+        text += f"Of epsilon_total = {total:g}, one more study may have up to {ledger.left():.4g}."
+    return f"{text}\nWhat it promises: {guarantee(study.params()[1], len(study.parties))}"
 
 
 def what_leaves() -> list[tuple[str, str]]:
@@ -97,14 +134,19 @@ def rehearse(study: Study, party: Party) -> Rehearsal | None:
     second = msgspec.structs.replace(second, masked=masked, n_trees=trees, rematch=min(second.rematch or 0, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the protections below say the same
-        hub.train(transport, hub.prepare(transport, first), second)
+        prepared = hub.prepare(transport, first)
+        if second.recipe == "joint":
+            receiver = msg.SignedKey(key=boxes.public_half(boxes.new_key())) if masked else None
+            hub.train_together(transport, prepared, second, hub.JointOrder(receiver))
+        else:
+            hub.train(transport, prepared, second)
     sent = dict(transport.traffic.sent[study.parties[0]])
     guarded = guarded_columns(first, party.rows.X.shape[1])
     return Rehearsal(len(drawn), trees, protections(transport.traffic.observed(), guarded), sent)
 
 
 def _classifies(study: Study) -> bool:
-    return study.params()[1].objective != "reg:squarederror"
+    return labels_of(study.params()[1].objective) == "classes"
 
 
 def _draw_rows(y: AnyArray, *, classes: bool) -> AnyArray:

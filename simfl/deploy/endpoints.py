@@ -1,103 +1,85 @@
 """The two ends of a training between machines: the hub's and a party's.
 
 FLARE starts `HubEndpoint` at the hub and `PartyEndpoint` at every party. Both are the same hub and party as in one
-process, with a transport between them and a folder each, from which an interrupted training continues. A kit allows a
-job to name these two classes and no others.
+process, with a transport between them and a folder each, from which an interrupted training continues. Of
+SimFL, a kit allows a job to name these two classes and no others.
 """
 
 from __future__ import annotations
 
-import base64
+import logging
 import os
 import platform
-import re
-import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from importlib.metadata import version
+from collections import Counter
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from simfl import hub, wire
+from simfl import hub
 from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord, logger
-from simfl.deploy.study import PartyFile, Study, approved_study, parse_study, read_party_file
+from simfl.deploy.answers import PARTY_FILE, versions
+from simfl.deploy.course import DONE, Course, Stage, facts_of
+from simfl.deploy.folders import open_run_folder
+from simfl.deploy.logs import mark_events, tell
+from simfl.deploy.metrics import FiguresFile, note_refusal
+from simfl.deploy.opening import check_unchanged, handshake, read_json
+from simfl.deploy.orders import (
+    MOST_RECORDS,
+    PIECE,
+    SEALED,
+    Order,
+    Piece,
+    Question,
+    Status,
+    results_of,
+)
+from simfl.deploy.study import (
+    PartyFile,
+    Study,
+    approved_study,
+    digest_of,
+    ledger_of,
+    parse_study,
+    read_party_file,
+)
 from simfl.deploy.tables import open_table
-from simfl.errors import DataError, FileError, PartyLost, PrivacyError, ProtocolError, SimFLError, StudyError
-from simfl.federation import model_of
+from simfl.errors import (
+    DataError,
+    PartyLost,
+    PrivacyError,
+    ProtocolError,
+    SimFLError,
+    StudyError,
+    TrainingStopped,
+)
+from simfl.federation import account, model_of
 from simfl.hub.journal import open_journal
-from simfl.params import PrepareParams, cores
+from simfl.model.compare import check_same
+from simfl.params import cores, is_private
 from simfl.party import Session
 from simfl.party.journal import Answered
 from simfl.party.journal import open_journal as open_party_journal
 from simfl.party.terms import Terms
 from simfl.privacy.keys import Identity
-from simfl.privacy.observed import shows
+from simfl.privacy.ledger import Account, TableFacts, event_of
 from simfl.report import assemble
 from simfl.report.record import RunRecord
-from simfl.storage import Journal, write_atomically
+from simfl.storage import Journal, owned, write_atomically
 from simfl.transport.base import Transport
 from simfl.transport.flare import FlareTransport, HubEnd, SiteEnd
 
-PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that says where a party's party.toml is
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 PREPARED = "prepared.json"  # what stage 1 found
-RESULTS = ("model.ubj", "history.json", "run.json")
-PIECE = 512 * 1024  # bytes of a result per answer to the submitter
-MOST_RECORDS = 200  # trees per answer to the submitter
+RELEASES = "released.json"  # at a party: what a run with epsilon has released
+LET_GO = 20.0  # seconds that a new job waits for an earlier one of the same run to end
+STOPPED = "somebody ran `simfl stop`. All finished trees are kept; `simfl train --resume` continues"
+STOP_LINGER = 10.0  # seconds that a stopped training tells of it, to whoever follows it
 LINGER = 120.0  # seconds that the hub waits for the submitter to fetch the results
-
-
-# --- between the submitter and the hub -------------------------------------------------------------------------------
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the submitter orders: a study, under a name that stays the same when it is resumed."""
-
-    run: str
-    study: str
-    seed: int
-
-    def to_text(self) -> str:
-        """The order as an argument in a job's configuration, where FLARE would interpret braces."""
-        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> Order:
-        """The order that `to_text` wrote."""
-        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=cls)
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the submitter asks: the status with the trees from `since` on, or a piece of a result file."""
-
-    since: int = 0
-    file: str = ""
-    at: int = 0  # where the piece begins
-    collected: bool = False  # the submitter needs nothing more
-
-
-class Status(msgspec.Struct, kw_only=True, tag=True):
-    """How the training is going."""
-
-    stage: str = "starting"
-    error: str = ""
-    records: list[TreeRecord] = []
-    connected: list[str] = []
-    without_model: list[str] = []  # parties that have not received the model
-    time: float = 0.0  # by the hub's clock
-
-
-class Piece(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A piece of a result file."""
-
-    size: int  # of the whole file
-    data: bytes
 
 
 # --- the hub's end ---------------------------------------------------------------------------------------------------
@@ -112,32 +94,68 @@ class HubEndpoint(HubEnd, Callback):
         self.study = parse_study(self.order.study)
         self.patience, self.run = self.study.patience, self.order.run
         self.status = Status()
-        self.transport: Transport | None = None
+        self.transport: FlareTransport | None = None
+        self.course: Course | None = None
         self.greetings: dict[str, msg.Greeting] = {}
         self.restarted = False
-        self.shown_before: dict[str, int] = {}  # what the messages of stage 1 showed, if an earlier job ran it
         self.results: dict[str, bytes] = {}
         self.collected = threading.Event()
+        self.figures: FiguresFile | None = None
 
     def conduct(self, transport: FlareTransport, folder: Path) -> None:
         """Run the training; then wait until the submitter has fetched the results."""
         transport.parties = [party for party in self.study.parties if party in transport.sites]
         self.transport = transport
-        try:
-            self.results = self._run(transport, open_run_folder(folder, self.order.run))
-            self.status.stage = "done"
-        except SimFLError as error:
-            self.status.error, self.status.stage = str(error), "failed"
-        except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:  # FLARE's own lead to a retry
-            self.status.error, self.status.stage = f"The hub failed ({type(error).__name__}: {error}).", "failed"
-            raise
-        self.collected.wait(LINGER)
+        with ExitStack() as holding:
+            try:
+                own = open_run_folder(folder, self.order.run)
+                holding.enter_context(owned(own, patience=LET_GO))
+                self.course, self.figures = self._begin(own), FiguresFile(own)
+                self._note(now=True)
+                self.results = self._run(transport, own)
+                self._end("done", f"the training {self.run} is finished: {own}")
+            except TrainingStopped as error:
+                self._end("stopped", f"the training {self.run} was stopped: {error}", str(error))
+            except SimFLError as error:
+                self._end("failed", f"the training {self.run} has failed: {error}", str(error))
+                note_refusal(folder)
+            except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:  # FLARE's lead to a retry
+                logger.exception("The hub failed.")
+                fact = f"The hub failed ({type(error).__name__}: {error})."
+                self._end("failed", fact, fact)
+                raise
+            self._note(trees=max((record.round + 1 for record in self.status.records), default=0), now=True)
+            self.collected.wait(STOP_LINGER if self.status.stage == "stopped" else LINGER)
+
+    def _begin(self, folder: Path) -> Course:
+        n_trees, study = self.study.params()[1].n_trees, self.study.name
+        tell("began", f"the training {self.run} of the study {digest_of(self.order.study.encode())} begins")
+        return Course(folder, Stage(run=self.run, study=study, stage="starting", job=self.job, n_trees=n_trees))
+
+    def _enter(self, stage: str) -> None:
+        self.status.stage = stage
+        if self.course is not None:
+            self.course.enter(stage)
+
+    def _end(self, stage: str, text: str, error: str = "") -> None:
+        self.status.error, self.status.stage = error or self.status.error, stage
+        if self.course is not None:
+            self.course.end(DONE if stage == "done" else stage, text, error)
+        else:
+            tell("ended", text)
+
+    def enter_process(self) -> None:
+        """Events of this process are written to its output."""
+        super().enter_process()
+        mark_events()
 
     def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Answer the submitter: a piece of a result, or the status."""
         question = msgspec.convert(asked, Question)
         if question.collected:
             self.collected.set()
+        if question.stop and self.transport is not None:
+            self.transport.stop(STOPPED)
         file, at = self.results.get(question.file), question.at
         answer = self._status(question.since) if file is None else Piece(size=len(file), data=file[at : at + PIECE])
         return dict(msgspec.to_builtins(answer))
@@ -145,73 +163,119 @@ class HubEndpoint(HubEnd, Callback):
     def after_tree(self, record: TreeRecord) -> None:
         """A tree is finished: keep its record for the submitter."""
         self.status.records.append(record)
+        self._note(trees=record.round + 1)
+        if self.course is not None:
+            self.course.tree(record.round + 1, facts_of(record), record.absent)
+
+    def _note(self, *, trees: int = 0, now: bool = False) -> None:
+        """Keep the figures of this training up to date, for whoever asks at --metrics-port."""
+        if self.figures is not None and self.transport is not None and (now or self.figures.is_due):
+            known = self.figures.figures  # counted again from all hops: not after every tree
+            known.trees = max(known.trees, trees)
+            known.present = {party: party in self.transport.parties for party in self.study.parties}
+            known.count(self.transport.traffic)
+            self.figures.save(now=now)
 
     def _status(self, since: int) -> Status:
         records = [record for record in self.status.records if record.round >= since][:MOST_RECORDS]
         connected = list(self.transport.parties) if self.transport else []
-        return msgspec.structs.replace(self.status, records=records, connected=connected, time=time.time())
+        waiting = self.transport.waiting() if self.transport else []
+        return msgspec.structs.replace(
+            self.status, records=records, connected=connected, waiting=waiting, time=time.time()
+        )
 
     def _run(self, transport: Transport, folder: Path) -> dict[str, bytes]:
-        """The results, from this training or as an earlier job left them; every party gets them too."""
-        files = {name: folder / name for name in RESULTS}
-        if all(path.exists() for path in files.values()):
-            greet(transport, self.order)
-            prepared = read_json(folder / PREPARED, hub.Prepared)  # the parties measure their gain on the same rows
-            hub.describe(transport, prepared.params, prepared.seed, prepared.schema)
-        else:
-            self._train(transport, folder)
+        """The results, from this training or as an earlier job left them; every party gets them too.
+
+        Where an earlier job left them, the parties adopt all trees again: they compare the model with them.
+        """
+        files = {name: folder / name for name in results_of(self.study)}
+        finished = all(path.exists() for path in files.values())
+        try:
+            trained = self._train(transport, folder)
+            if not finished:
+                self._write(transport, trained, folder)
+        except SimFLError as error:
+            if not finished:
+                raise
+            self.status.error = str(error)  # the submitter gets the results all the same
         results = {name: path.read_bytes() for name, path in files.items()}
-        self.status.stage = "handing out"
+        self._enter("handing out the model")
         self._hand_out(transport, results)
         return results
 
-    def _train(self, transport: Transport, folder: Path) -> None:
-        self.status.stage = "handshake"
+    def _train(self, transport: Transport, folder: Path) -> hub.Training | hub.GrownTogether:
+        self._enter("handshake")
         self.greetings = handshake(transport, self.study, self.order)
         prepared = self._prepare(transport, folder)
-        self.status.stage = "training"
+        self._enter("training")
+        if prepared.params.recipe == "joint":
+            return self._grow_together(transport, prepared, folder)
         params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
         with closing(open_journal(folder / "journal")) as journal:
-            self.restarted = bool(journal.entries)
+            self.restarted |= bool(journal.entries)
             recovery = hub.Recovery(journal, self.study.parties_needed)
-            training = hub.train(transport, prepared, params, callbacks=[self], recovery=recovery)
-        self._write(transport, training, folder)
+            return hub.train(transport, prepared, params, callbacks=[self], recovery=recovery)
+
+    def _grow_together(self, transport: Transport, prepared: hub.Prepared, folder: Path) -> hub.GrownTogether:
+        """The joint recipe. Where the hub sees nothing, the model is sealed for the submitter."""
+        sealed = SEALED in results_of(self.study)
+        if sealed and self.order.receiver is None:
+            raise StudyError("The hub gets to see no model, and the order names no key of its receiver.")
+        order = hub.JointOrder(self.order.receiver if sealed else None)
+        with closing(hub.open_joint_journal(folder / "journal")) as journal:
+            self.restarted |= bool(journal.entries)
+            recovery = hub.Recovery(journal, self.study.parties_needed)
+            params = self.study.params()[1]
+            return hub.train_together(transport, prepared, params, order, callbacks=[self], recovery=recovery)
 
     def _prepare(self, transport: Transport, folder: Path) -> hub.Prepared:
         """Stage 1, or what an earlier job left of it."""
-        self.status.stage = "finding similar rows"
         params = msgspec.structs.replace(self.study.params()[0], random_state=self.order.seed)
-        file, shown = folder / PREPARED, folder / "shown.json"
+        self._enter("comparing tables" if params.recipe == "joint" else "finding similar rows")
+        file = folder / PREPARED
         if file.exists():
             prepared: hub.Prepared = read_json(file, hub.Prepared)
             check_unchanged(prepared, params, hub.describe(transport, params, prepared.seed, prepared.schema))
             if not prepared.has_similar_rows or hub.recall(transport, transport.parties, 0):
-                self.shown_before = read_json(shown, dict[str, int])
+                self.restarted = True
                 return prepared
         missing = [party for party in self.study.parties if party not in transport.parties]
         if missing:
             raise PartyLost(missing, "a training begins with all parties. Start them and run `simfl train` again.")
         file.unlink(missing_ok=True)  # the parties are about to replace their similar rows
         prepared = hub.prepare(transport, params)
-        write_atomically(shown, msgspec.json.encode(transport.traffic.observed()))
         write_atomically(file, msgspec.json.encode(prepared))
         return prepared
 
-    def _write(self, transport: Transport, training: hub.Training, folder: Path) -> None:
-        prepared, model = training.prepared, model_of(training, training.history, {})
-        history: dict[str, Any] = {"run": self.order.run, "rows": prepared.rows, "trees": training.history}
-        history |= {"missed": training.missed, "traffic": transport.traffic.since(None)}
+    def _write(self, transport: Transport, trained: hub.Training | hub.GrownTogether, folder: Path) -> None:
+        """History and record of the run, and its model, which is sealed where the hub does not get to see it."""
+        prepared, model = trained.prepared, self._model_of(trained)
+        known = assemble.FinishedTraining(
+            self.study.name, prepared, trained.params, model, transport.traffic, trained.history
+        )
+        history: dict[str, Any] = {"run": self.order.run, "rows": prepared.rows, "trees": known.rounds}
+        history |= {"missed": trained.missed, "traffic": transport.traffic.since(None)}
         write_atomically(folder / "history.json", msgspec.json.format(msgspec.json.encode(history)))
-        study, before = self.study.name, self.shown_before
-        finished = assemble.FinishedTraining(study, prepared, training.params, model, transport.traffic, before)
-        restarted = self.restarted or bool(before)
-        assemble.at_hub(finished, training.missed, self.greetings, restarted=restarted).save(folder)
-        # What depends on the clock stays out of the model: the same trees, the same file.
-        model.save(folder / "model.ubj", history=False)
+        assemble.at_hub(known, trained.missed, self.greetings, restarted=self.restarted).save(folder)
+        if model is not None:  # what depends on the clock stays out of the model: the same trees, the same file
+            model.save(folder / "model.ubj", history=False)
+        elif isinstance(trained, hub.GrownTogether):
+            write_atomically(folder / SEALED, trained.sealed)
+
+    def _model_of(self, trained: hub.Training | hub.GrownTogether) -> models.Model | None:
+        """The model, if the hub gets to see it."""
+        if isinstance(trained, hub.Training):
+            return model_of(trained)
+        if SEALED in results_of(self.study):
+            return None
+        model = models.from_bytes(trained.sealed, "The model of the first party")
+        return models.with_account(model, account(model.history, trained.history), {})
 
     def _hand_out(self, transport: Transport, results: dict[str, bytes]) -> None:
         """Send the results to everybody who is connected; the others get them with the next --resume."""
-        model, history, record = (results[name] for name in RESULTS)
+        model, history, record = (results[name] for name in results_of(self.study))
+        model = b"" if SEALED in results else model  # every party has built it by itself
         known = msgspec.json.decode(record, type=RunRecord)
         records = {party: msgspec.json.encode(assemble.for_party(known, party)) for party in transport.parties}
         questions = {party: msg.TakeModel(model=model, history=history, record=r) for party, r in records.items()}
@@ -229,63 +293,11 @@ class HubEndpoint(HubEnd, Callback):
                     self.status.error = f"{party}: {error}"
 
 
-def read_json(path: Path, kind: Any) -> Any:
-    """What an earlier job wrote into the folder of the run."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError) as error:
-        raise FileError(f"{path} cannot be read ({error}). Start a new training, without --resume.") from None
-
-
-def check_unchanged(prepared: hub.Prepared, params: PrepareParams, described: Mapping[str, msg.Description]) -> None:
-    """Refuse to resume a training whose tables or parameters have changed since it began."""
-    changes = [(f"the rows of {party}", prepared.rows.get(party), d.n_rows) for party, d in described.items()]
-    changes += [(name, getattr(prepared.params, name), getattr(params, name)) for name in params.__struct_fields__]
-    facts = [f"{what}: {then!r} then, {now!r} now" for what, then, now in changes if then != now]
-    if facts:
-        raise StudyError(
-            f"This training cannot be resumed, because something has changed since it began ({'; '.join(facts)}). Put "
-            "it back, or start a new training without --resume."
-        )
-
-
-def handshake(transport: Transport, study: Study, order: Order) -> dict[str, msg.Greeting]:
-    """Check that every table fits the study and that they all fit together. All problems come in one error."""
-    greetings = greet(transport, order)
-    problems = [f"{party}: {problem}" for party, g in greetings.items() for problem in g.problems]
-    sound = [party for party, greeting in greetings.items() if not greeting.problems]
-    problems += _mismatches(transport, sound, study, order.seed)
-    if problems:
-        raise StudyError("\n- ".join(["The parties and the study do not fit together.", *problems]))
-    return greetings
-
-
-def greet(transport: Transport, order: Order) -> dict[str, msg.Greeting]:
-    """Send everybody the study and the name of the run."""
-    question = msg.Greet(version=msg.VERSION, simfl=version("simfl"), run=order.run, study=order.study)
-    replies = transport.ask_all(dict.fromkeys(transport.parties, question))
-    return {party: wire.expect(msg.Greeting, reply, party) for party, reply in replies.items()}
-
-
-def _mismatches(transport: Transport, parties: list[str], study: Study, seed: int) -> list[str]:
-    """How the tables and the labels of these parties differ from one another."""
-    if not parties:
-        return []
-    first, second = study.params()
-    checks: list[tuple[msg.Request, Callable[[Any], Any]]] = [
-        (hub.description_request(first, seed), hub.check_same_form),
-        (msg.DescribeLabels(objective=second.objective), lambda replies: hub.check_labels(replies, second)),
-    ]
-    problems = []
-    for question, check in checks:
-        try:
-            check(transport.ask_all(dict.fromkeys(parties, question)))
-        except (DataError, StudyError) as error:
-            problems.append(str(error))
-    return problems
-
-
 # --- a party's end ---------------------------------------------------------------------------------------------------
+
+
+def _learned(study: Study) -> str | None:
+    return ", ".join(study.target.columns) if study.target else None
 
 
 class PartyEndpoint(SiteEnd):
@@ -298,34 +310,62 @@ class PartyEndpoint(SiteEnd):
         self.folder: Path | None = None
         self.journal: Journal[Answered] | None = None
         self.greeted: msg.Greet | None = None  # the study and run that this job is for
+        self.holding = ExitStack()  # the folder of the run is in use as long as this process lives
+        self.course: Course | None = None
+        self._noted: Counter[str] = Counter()  # what the journal has of `Session.shown`
+        self.figures: FiguresFile | None = None
+        self._asked = 0.0  # when the question that is being answered came
 
     def open(self, name: str, folder: Path) -> None:
         """The job starts. The table is read later, when the hub has sent the study."""
+        self.kit = folder
         self.name, self.file = name, Path(os.environ.get(PARTY_FILE) or folder / "party.toml")
 
     def answer(self, message: msg.Request) -> msg.Reply:
         """Answer a message of the hub."""
+        self._asked = time.perf_counter()
+        try:
+            return self._reply_to(message)
+        except SimFLError:
+            note_refusal(self.kit)
+            raise
+
+    def _reply_to(self, message: msg.Request) -> msg.Reply:
         if isinstance(message, msg.Greet):
             return self._greet(message)
         if self.folder is not None and isinstance(message, msg.TakeModel):
             self._take_model(message, self.folder)
+            if self.course is not None:
+                self.course.end(DONE, f"the training {self.folder.name} is finished; the model is in {self.folder}")
             return msg.Done()
         if self.session is None:
             raise ProtocolError(f"Party {self.name!r} was called before the handshake.")
         return self.session.handle(message)
 
     def answered(self, question: msg.Request, bytes_in: int, answer: msg.Reply, bytes_out: int) -> None:
-        """Write down in this party's journal what leaves it."""
-        if self.journal is not None:
+        """Write down in this party's journal what leaves it, and how far the training has come."""
+        if self.course is not None:
+            follow(self.course, question, answer)
+        if self.figures is not None:
+            taken, known = time.perf_counter() - self._asked, self.figures.figures
+            known.answered(type(question).__name__, type(answer).__name__, bytes_in, bytes_out, taken)
+            self.figures.save(now=isinstance(question, msg.TakeModel))
+        if self.journal is not None and self.session is not None:
             kinds = {"question": type(question).__name__, "answer": type(answer).__name__}
-            seen = shows(question, answer)
-            entry = Answered(time=time.time(), bytes_in=bytes_in, bytes_out=bytes_out, shows=seen, **kinds)
+            new, self._noted = self.session.shown - self._noted, self.session.shown.copy()
+            entry = Answered(
+                time=time.time(), bytes_in=bytes_in, bytes_out=bytes_out, shows=list(new.elements()), **kinds
+            )
             self.journal.append(entry, sync=isinstance(answer, msg.Done | msg.Matched))
+
+    def enter_process(self) -> None:
+        """Events of this process are written to its output."""
+        super().enter_process()
+        mark_events()
 
     def _greet(self, message: msg.Greet) -> msg.Greeting:
         """Read the table through the study. Problems are part of the answer: the hub collects those of all parties."""
-        installed = {name: version(name) for name in ("simfl", "xgboost", "numpy", "nvflare")}
-        installed["python"] = platform.python_version()
+        installed = {**versions(), "python": platform.python_version()}
         problems: list[str] = []
         try:
             if message.simfl != (own := installed["simfl"]) or message.version != msg.VERSION:
@@ -333,36 +373,58 @@ class PartyEndpoint(SiteEnd):
                 raise StudyError(fact, public=fact)
             self._open(message)
         except SimFLError as error:
-            logger.error("This party cannot take part: %s", error)
-            problems.append(error.public)
+            tell("refused", f"this party takes no part: {error}", level=logging.ERROR)
+            problems.append(self._public(error))
+            note_refusal(self.kit)
         return msg.Greeting(problems=problems, versions=installed)
+
+    def _public(self, error: SimFLError) -> str:
+        """What the hub may know. With epsilon, how many cells of a table do not fit is no business of others."""
+        private = self.study is not None and is_private(self.study.params()[1])
+        return type(error)("").public if private and isinstance(error, DataError) else error.public
 
     def _open(self, message: msg.Greet) -> None:
         if self.greeted is not None and message != self.greeted:
-            raise PrivacyError("it has joined another study or run in this job already")
+            raise PrivacyError(
+                "it has joined another study or run in this job already. Start a new job for another one"
+            )
         own = read_party_file(self.file)
         if own.name != self.name:
             raise PrivacyError(f"its party file is of {own.name!r}, its certificate of {self.name!r}")
         self.study = approved_study(own, message.study.encode())
         if self.greeted is not None:
             return  # the same once more
+        event, ledger, digest = event_of(self.study.params()[1]), ledger_of(own), digest_of(message.study.encode())
+        if event:
+            ledger.check(message.run, digest, event)
         folder = open_run_folder(self.file.parent, message.run)
+        self.holding.enter_context(owned(folder, patience=LET_GO))
         kept = folder / "study.toml"
         if kept.exists() and kept.read_bytes() != message.study.encode():
-            raise PrivacyError(f"the run {message.run!r} is one of another study")
-        self.session = self._open_session(self.study, own, folder)
+            raise PrivacyError(
+                f"the run {message.run!r} is one of another study. Start a new training, without --resume"
+            )
+        session = self._open_session(self.study, own, folder)
+        if event:
+            facts = TableFacts(data=str(own.source), label=_learned(self.study), content=own.source.digest()[:32])
+            session.sealing.account = Account(ledger, message.run, digest, facts, folder / RELEASES)
         write_atomically(kept, message.study.encode())
         self.folder, self.journal = folder, open_party_journal(folder / "journal")
-        self.greeted = message
+        session.shown.update(fact for entry in self.journal.of(Answered) for fact in entry.shows)  # of earlier jobs
+        self._noted, self.session = session.shown.copy(), session
+        self.greeted, self.figures = message, FiguresFile(folder)
+        tell("approved", f"the study {self.study.name} is the one that this party approved ({digest})")
+        n_trees = self.study.params()[1].n_trees
+        course = Stage(run=message.run, study=self.study.name, stage="handshake", job=self.job, n_trees=n_trees)
+        self.course = Course(folder, course)
 
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:
-        party, _ = open_table(study, own.name, Path(own.data))
-        kit = self.file.parent / (own.kit or ".") / "startup"
-        files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]
+        identity = self._identity(own)
+        party, _ = open_table(study, own.name, own.source, own.person)
         session = Session(
             party,
             secret=None if own.secret is None else bytes.fromhex(own.secret),
-            identity=Identity.read(*files) if any(file.exists() for file in files) else None,
+            identity=identity,
             folder=folder,
             terms=terms_of(study),
             run=folder.name,
@@ -370,60 +432,92 @@ class PartyEndpoint(SiteEnd):
         session.n_jobs = own.n_jobs or cores()
         return session
 
-    def _take_model(self, message: msg.TakeModel, folder: Path) -> None:
-        """Keep the model and its record, if it is a sound model."""
-        received = folder / ".received.ubj"
-        try:
-            write_atomically(received, message.model)
-            model = models.load(received)  # refuses what XGBoost must not see
-            write_atomically(folder / "model.ubj", message.model)
-        finally:
-            received.unlink(missing_ok=True)
-        write_atomically(folder / "history.json", message.history)
-        self._keep_record(message.record, model, folder)
+    def _identity(self, own: PartyFile) -> Identity | None:
+        """The certificate of the kit. Without one, nobody can tell whose keys are whose."""
+        kit = self.file.parent / (own.kit or ".") / "startup"
+        files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]
+        if any(file.exists() for file in files):
+            return Identity.read(*files)
+        if own.require.signed:
+            raise PrivacyError(
+                "it has no certificate, so that the hub could make up keys of others. `simfl join` makes a kit: set "
+                "kit = ... in its party.toml (to try things out without one: signed = false in its [require])"
+            )
+        return None
 
-    def _keep_record(self, sent: bytes, model: models.Model, folder: Path) -> None:
-        """Write the record of the run, with this party's gain in it."""
+    def _take_model(self, message: msg.TakeModel, folder: Path) -> None:
+        """Keep the model and its record, if it is the model that this party has trained. Else nothing is written."""
+        file, own = folder / "model.ubj", self._own_model()
+        model = own or self._received(message, file)
         try:
-            record = msgspec.json.decode(sent, type=RunRecord)
-        except msgspec.DecodeError as error:
-            raise ProtocolError(f"Party {self.name!r} received an invalid record of the run: {error}.") from None
+            record = msgspec.json.decode(message.record, type=RunRecord)
+            history = assemble.completed_history(message.history, model)
+        except (msgspec.DecodeError, LookupError, TypeError, RecursionError):
+            raise ProtocolError(f"Party {self.name!r} received an invalid record of the run.") from None
+        if own is not None:
+            own.save(file, history=False)
+        else:
+            write_atomically(file, message.model)
+        write_atomically(folder / "history.json", history)
+        self._keep_record(assemble.completed(record, model), model, folder)
+
+    def _own_model(self) -> models.Model | None:
+        """The model of trees that were grown together: every party has built it by itself."""
+        session = self.session
+        if session is None or self.study is None or self.study.params()[1].recipe != "joint":
+            return None
+        if not session.together.machine.finished:
+            raise ProtocolError(f"Party {self.name!r} was given a model before its training ended.")
+        return session.model
+
+    def _received(self, message: msg.TakeModel, file: Path) -> models.Model:
+        """The model that the hub sends, if it is the one that this party knows."""
+        adopted = self.session.adopted if self.session else None
+        if adopted is None:
+            raise ProtocolError(f"Party {self.name!r} was given a model before its training ended.")
+        if file.exists() and file.read_bytes() != message.model:
+            raise ProtocolError(f"Party {self.name!r} was given another model than the one that it has of this run.")
+        model = models.from_bytes(message.model, "The hub's model.ubj")  # refuses what XGBoost must not see
+        check_same(model, adopted, f"Party {self.name!r}")
+        return model
+
+    def _keep_record(self, record: RunRecord, model: models.Model, folder: Path) -> None:
+        """Write the record of the run, with this party's gain in it."""
         if (folder / "run.json").exists() and RunRecord.load(folder).gains:
             return  # measured before the hub was restarted
         if self.session is not None and self.study is not None and self.journal is not None:
+            answered = list(self.journal.of(Answered))
+            record = assemble.as_sent(record, self.session, self.study.parameters, answered)
             try:
-                answered = list(self.journal.of(Answered))
-                record = assemble.at_party(record, self.session, model, self.study.parameters, answered)
+                record = assemble.with_own_gain(record, self.session, model, self.study.parameters)
             except Exception as error:  # noqa: BLE001 - a training does not fail because a figure is missing
                 note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
                 record = msgspec.structs.replace(record, notes=[note])
         record.save(folder)
 
 
+def follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
+    """Tell how far the training has come, by what a party is asked."""
+    match question:
+        case msg.Hash() | msg.SumFeatures():
+            course.enter("finding similar rows")
+        case msg.Start() | msg.StartTogether():
+            course.enter("training", "the training begins")
+    if isinstance(question, msg.SumOntoRows | msg.Grow):
+        course.tree(question.round)  # the rounds before this one are finished
+    elif isinstance(question, msg.Finish):
+        course.tree(course.stage.tree + 1)
+    elif isinstance(answer, msg.Addend):
+        course.tree(answer.n_trees)
+
+
 def terms_of(study: Study) -> Terms:
     """What a party holds the hub to."""
     first, second = study.params()
     schema = study.schema if study.columns else None
+    if schema and first.party_column:
+        schema = schema.with_party(study.parties)
     return Terms(tuple(study.parties), first, second, min(study.parties_needed, len(study.parties)), schema)
 
 
 CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")
-
-
-def open_run_folder(parent: Path, run: str) -> Path:
-    """The folder of a run, new or as an earlier job left it."""
-    if not RUN_NAME.fullmatch(run):
-        raise ProtocolError(f"A training cannot be called {run!r}.")
-    folder = parent / "runs" / run
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_partial_files(folder)
-    return folder
-
-
-def remove_partial_files(folder: Path) -> None:
-    """Remove what a kill left half written. Only unfinished files have a name that begins with a dot."""
-    for left in folder.glob(".*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)

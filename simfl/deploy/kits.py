@@ -4,7 +4,7 @@ A site makes its own key (`join`) and sends a request. The authority signs it (`
 comes back beside its key (`accept`). To try things out, `provision` does all of this in one place.
 
 FLARE's settings in a kit follow from the site's own copy of the study. They are closed further than FLARE leaves them:
-a job brings no code, and may name SimFL's two endpoint classes and nothing else.
+a job brings no code, and may name SimFL's two endpoint classes, FLARE's two that run them, and nothing else.
 """
 
 import contextlib
@@ -115,19 +115,19 @@ def open_authority(study: Study, folder: Path) -> Authority:
 
 
 @dataclass(frozen=True)
-class Signed:
+class SignedRequests:
     """What became of the requests: the certificate in each file that was written, and why others were refused."""
 
     written: dict[Path, x509.Certificate] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
 
 
-def sign_requests(study: Study, folder: Path, requests: Path, renew: Collection[str] = ()) -> Signed:
+def sign_requests(study: Study, folder: Path, requests: Path, renew: Collection[str] = ()) -> SignedRequests:
     """Sign the requests (NAME.csr) in a folder; what goes back to each site is written beside them, as NAME.pem."""
     found = sorted(requests.glob("*.csr"))
     if not found:
         raise FileError(f"There is no request (NAME.csr) in {requests}. `simfl join` writes one at every site.")
-    authority, signed = open_authority(study, folder), Signed()
+    authority, signed = open_authority(study, folder), SignedRequests()
     _check_renewed(authority, renew)
     for path in found:
         name, target = path.stem, path.with_suffix(".pem")

@@ -5,97 +5,194 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from simfl.deploy.endpoints import PARTY_FILE
+from simfl.data.sources import locate
+from simfl.deploy.answers import PARTY_FILE
+from simfl.deploy.connections import CLASSES
 from simfl.deploy.kits import check_kit, provision
+from simfl.deploy.logs import FLARE_LOG, LOG, Format, Log, Reader
 from simfl.deploy.study import Engine, Study, StudyParty, read_party_file
+from simfl.deploy.way import await_hub, hub_of
 from simfl.errors import EngineError, FileError, StudyError
-from simfl.privacy.tokens import secret_of
-from simfl.storage import require_private, write_atomically
+from simfl.party.session import write_keys
+from simfl.privacy.certificates import expiry_of
+from simfl.privacy.tokens import private_of, secret_of
+from simfl.storage import owned, require_private, write_atomically
 
 Commands = Mapping[str, Sequence[str]]
+DAY = 86400.0
+MOST_PARTIES = 10_000  # that may connect
+WARN_DAYS = 30  # before a certificate expires
 
 
-def run_hub(kit: Path) -> int:
+def run_hub(kit: Path, log_format: Format = "text") -> int:
     """Be the hub, in the foreground."""
     if not (kit / "startup" / "fed_server.json").exists():
         raise FileError(f"{kit} is not a hub's kit. `simfl join study.toml --name hub` makes one.")
-    return _foreground(kit, {})
+    kit = kit.resolve()
+    check_kit(kit)
+    with _foreground(kit, "hub", log_format) as log:
+        _check_port(hub_of(kit)[1])
+        return _run(kit, {}, log)
 
 
-def run_party(party_path: Path) -> int:
-    """Be a party, in the foreground."""
+def run_party(party_path: Path, log_format: Format = "text") -> int:
+    """Be a party, in the foreground: wait for the hub, then run until the end."""
     own = read_party_file(party_path)
     if own.kit is None or not (Path(own.kit) / "startup" / "fed_client.json").exists():
         raise FileError(f"{party_path} names no kit of a party (kit = {own.kit!r}). `simfl join` makes one.")
     if own.secret is not None:
         require_private(party_path, party_path)
-    return _foreground(Path(own.kit), {PARTY_FILE: str(party_path.resolve())})
+    kit = Path(own.kit).resolve()
+    check_kit(kit)
+    with _foreground(kit, own.name, log_format) as log:
+        await_hub(kit, log.tell)
+        return _run(kit, {PARTY_FILE: str(party_path.resolve())}, log)
 
 
-def _foreground(kit: Path, environment: Mapping[str, str]) -> int:
-    process = start(kit, environment)
+class _Terminated(BaseException):
+    """Somebody asked this process to end."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
+
+
+@contextlib.contextmanager
+def _foreground(kit: Path, site: str, log_format: Format) -> Iterator[Log]:
+    """The log of a site that this process runs alone, until it is asked to end."""
+    with owned(kit), contextlib.closing(Log(kit, site, sys.stdout, log_format)) as log:
+        before = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGHUP)}
+        log.tell("started", f"SimFL {version('simfl')}, process {os.getpid()}; logs: {kit / LOG}, {kit / FLARE_LOG}")
+        try:
+            yield log
+        except (KeyboardInterrupt, _Terminated) as end:
+            log.tell("ended", "stopped" if isinstance(end, _Terminated) else "stopped by Ctrl-C")
+            raise SystemExit(143 if isinstance(end, _Terminated) else 130) from None
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _run(kit: Path, environment: Mapping[str, str], log: Log) -> int:
+    """Run FLARE's process until it ends, which it does not by itself."""
+    process, warned = start(kit, environment, log), -math.inf
     try:
-        return process.wait()
-    except KeyboardInterrupt:
-        return 130
+        while True:
+            if time.monotonic() - warned > DAY:
+                warned = time.monotonic()
+                warn_of_expiry(kit, log)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(60.0)
+                log.tell(
+                    "ended", f"the process has ended by itself ({status}). Its own words: {kit / FLARE_LOG}", "error"
+                )
+                return status or 1
     finally:
         stop([process])
 
 
+def warn_of_expiry(kit: Path, log: Log) -> None:
+    """Say in time that the certificate of a kit expires."""
+    days = (expiry_of(kit) - time.time()) / DAY
+    if days < WARN_DAYS:
+        renew = "`simfl join` writes its request again, `simfl provision ... --renew` signs it"
+        log.tell("certificate", f"the certificate of {kit} expires in {max(days, 0):.0f} days: {renew}", "warning")
+
+
+def _check_port(port: int) -> None:
+    """Refuse to start a hub where somebody else listens: FLARE would try for ever."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise EngineError(
+                f"The hub cannot listen on port {port}: {error.strerror}. Another process does (`ss -ltnp` shows "
+                "which); end it, or set another port in [engine] of the study."
+            ) from None
+
+
 def start(
-    kit: Path, environment: Mapping[str, str], log: Path | None = None, within: Sequence[str] = ()
+    kit: Path, environment: Mapping[str, str], log: Log | None = None, within: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     """Start the server or the client that a kit is made for. Its process ends when this one does.
 
-    `within` is a command to run it with, such as `ip netns exec NAME`.
+    Its events go to `log` (default: log.txt in the kit), FLARE's own lines to flare.txt in the kit. `within` is a
+    command to run it with, such as `ip netns exec NAME`.
     """
     kit = kit.resolve()
     check_kit(kit)
     is_hub = (kit / "startup" / "fed_server.json").exists()
     side = "server" if is_hub else "client"
+    _settle(kit, side)
     settings = ["secure_train=true", "org=simfl", "config_folder=config"]
-    if is_hub:
-        _keep_within(kit)
-    else:
+    if not is_hub:
         config = json.loads((kit / "startup" / "fed_client.json").read_text())
         settings.append(f"uid={config['client']['fqsn']}")
     program = [sys.executable, "-m", "simfl.deploy.program", side]
     command = [*within, *program, "-m", str(kit), "-s", f"fed_{side}.json", "--set", *settings]
     # A client that died cannot report how its part ended: do not wait a quarter of an hour for it.
     own = {"NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "10"}
-    with contextlib.ExitStack() as stack:
-        output = stack.enter_context(log.open("ab")) if log else None
-        return subprocess.Popen(  # noqa: S603 - our own interpreter, FLARE's own program
-            command,
-            env={**os.environ, **own, **environment},
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
-            umask=0o077,  # journals, logs and jobs are for the owner alone
-            start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        )
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter, FLARE's own program
+        command,
+        env={**os.environ, **own, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        umask=0o077,  # journals, logs and jobs are for the owner alone
+        start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+    )
+    if process.stdout is not None:
+        Reader(process.stdout, kit, log or Log(kit, kit.name))
+    return process
 
 
-def _keep_within(kit: Path) -> None:
-    """Have the hub store its jobs inside its kit, wherever the kit is now."""
+def _settle(kit: Path, side: str) -> None:
+    """Write into FLARE's settings what depends on this machine: folders, our component, and one output for all logs."""
     file = kit / "local" / "resources.json"
     resources = json.loads(file.read_text())
+    own = {"id": "simfl", "path": CLASSES[side], "args": {}}
+    kept = [part for part in resources["components"] if part["id"] not in ("simfl", "site_log_streamer")]
+    resources["components"] = [*kept, own]
+    if side == "server":
+        _keep_within(kit, resources)
+        _let_in_all(kit / "startup" / "fed_server.json")
+    file.write_text(json.dumps(resources, indent=2))
+    logs = kit / "local" / "log_config.json"
+    config = json.loads(logs.read_text())
+    config["handlers"] = {"consoleHandler": config["handlers"]["consoleHandler"] | {"formatter": "baseFormatter"}}
+    config["loggers"]["root"]["handlers"] = list(config["handlers"])
+    logs.write_text(json.dumps(config, indent=2))
+
+
+def _let_in_all(file: Path) -> None:
+    """FLARE lets in a hundred parties and refuses the next, unless it is told otherwise."""
+    config = json.loads(file.read_text())
+    config["servers"][0]["max_num_clients"] = MOST_PARTIES
+    write_atomically(file, json.dumps(config, indent=2).encode(), private=True)
+
+
+def _keep_within(kit: Path, resources: dict[str, Any]) -> None:
+    """Have the hub store its jobs inside its kit, wherever the kit is now."""
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "store" / "snapshots")
     for component in resources["components"]:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(kit / "store" / "jobs")
-    file.write_text(json.dumps(resources, indent=2))
 
 
 def _die_with_parent() -> None:
@@ -106,13 +203,16 @@ def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """End processes and everything that they started."""
     import psutil
 
+    started = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-        process.kill()
+            started += psutil.Process(process.pid).children(recursive=True)
+        process.kill()  # before its children, so that it starts no others
         process.wait()
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(started, timeout=5.0)
 
 
 class LocalProcesses:
@@ -144,7 +244,7 @@ class LocalProcesses:
             write_atomically(self.kits[party.name] / "party.toml", self._party_file(party, at).encode(), private=True)
 
     def _party_file(self, party: StudyParty, at: Path) -> str:
-        data = msgspec.json.encode(str(at / str(party.data))).decode()  # quoted as TOML does
+        data = msgspec.json.encode(locate(str(party.data), at)).decode()  # quoted as TOML does
         threads = max((os.cpu_count() or 1) // len(self.study.party), 1)
         seed = self.study.parameters.get("random_state")  # as in one process, the secret follows from a given seed
         secret = "" if seed is None else f'secret = "{secret_of(seed).hex()}"\n'
@@ -152,6 +252,16 @@ class LocalProcesses:
         approved = f"study = {msgspec.json.encode(str(self.approved.resolve())).decode()}\n"
         anything = '[require]\nmasked = false\nmin_parties = 1\nmatching = "any"\n'
         return f'name = "{party.name}"\ndata = {data}\nkit = "."\nn_jobs = {threads}\n{secret}{approved}{anything}'
+
+    def give_keys(self, run: str) -> None:
+        """What each party would draw for this run follows from a given seed, too: the model is that of one process."""
+        seed = self.study.parameters.get("random_state")
+        if seed is None:
+            return
+        for party in self.study.parties:
+            folder = self.kits[party] / "runs" / run
+            folder.mkdir(parents=True, exist_ok=True)
+            write_keys(folder, secret_of(seed), private_of(seed, party))
 
     def __enter__(self) -> LocalProcesses:
         self.start("hub")
@@ -171,20 +281,20 @@ class LocalProcesses:
                 return
             time.sleep(0.1)
         stop(self.processes.values())  # a block that was not entered is not left either
-        raise EngineError(f"The hub did not start. Its log: {self.folder / 'hub.log'}")
+        raise EngineError(f"The hub did not start. Its own words: {self.kits['hub'] / FLARE_LOG}")
 
     def check(self) -> None:
         """Raise if one of the processes has ended."""
         ended = [name for name, process in self.processes.items() if process.poll() is not None]
         if ended:
-            raise EngineError(f"The process of {', '.join(ended)} has ended. Its log: {self.folder / ended[0]}.log")
+            words = self.kits[ended[0]] / FLARE_LOG
+            raise EngineError(f"The process of {', '.join(ended)} has ended. Its own words: {words}")
 
     def start(self, name: str) -> None:
         """Start the hub or a party; also again."""
         kit = self.kits[name]
         environment = {} if name == "hub" else {PARTY_FILE: str(kit / "party.toml")}
-        log = self.folder / f"{name}.log"
-        self.processes[name] = start(kit, environment, log, self.within.get(name, ()))
+        self.processes[name] = start(kit, environment, within=self.within.get(name, ()))
 
 
 def free_port() -> int:

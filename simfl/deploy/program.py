@@ -1,7 +1,8 @@
-"""The program of a hub's or a party's process: FLARE's own, with one thing added.
+"""The program of a hub's or a party's process: FLARE's own, with two things added.
 
-FLARE keeps no list of revoked certificates. Here OpenSSL gets the list of the kit, and refuses a revoked certificate in
-the TLS handshake: at the hub that of a party or of the submitter, at a party that of the hub.
+It ends when the process that started it is gone, on every system. And FLARE keeps no list of revoked certificates: here
+OpenSSL gets the list of the kit, and refuses a revoked certificate in the TLS handshake, at the hub that of a party or
+of the submitter, at a party that of the hub.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from simfl.privacy.certificates import REVOKED
+from simfl.transport.lifetime import exit_with_parent
 
 
 def refuse_revoked(path: Path) -> None:
-    """Have every TLS connection of this process check the list in this file, as it is when a connection is set up."""
+    """Have every TLS connection of this process check the list in this file, as it is when a connection begins."""
     from nvflare.fuel.f3.drivers import tcp_driver  # the driver that a kit names
 
     original = tcp_driver.get_ssl_context
@@ -26,6 +28,9 @@ def refuse_revoked(path: Path) -> None:
         if context is not None:
             context.load_verify_locations(path)
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        if context is not None and ssl_server:  # FLARE makes one for all connections: each gets its own, with the list
+            context.sni_callback = lambda connection, name, own: setattr(connection, "context", with_list(params, True))
+            context.num_tickets = 0  # a resumed session would not show its certificate again
         return context
 
     tcp_driver.get_ssl_context = with_list
@@ -33,5 +38,6 @@ def refuse_revoked(path: Path) -> None:
 
 if __name__ == "__main__":
     side, kit = sys.argv.pop(1), Path(sys.argv[2])
+    exit_with_parent()
     refuse_revoked(kit / "startup" / REVOKED)
     runpy.run_module(f"nvflare.private.fed.app.{side}.{side}_train", run_name="__main__", alter_sys=True)

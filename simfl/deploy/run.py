@@ -4,33 +4,47 @@ A job that FLARE lost is submitted again and continues from the hub's journal. A
 part again with a new job. Everything that a resume needs is in the run folder.
 """
 
+from __future__ import annotations
+
+import logging
 import math
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
-from simfl.callbacks import TreeRecord
-from simfl.deploy.endpoints import MOST_RECORDS, RESULTS, Order, Piece, Question, Status, remove_partial_files
+from simfl import model as models
+from simfl.callbacks import TreeRecord, logger
+from simfl.deploy.answers import STALE
+from simfl.deploy.course import DONE, Course, Stage, facts_of
+from simfl.deploy.folders import remove_partial_files
+from simfl.deploy.logs import FLARE_LOG, LOG, Format, Listening, Log, keep_flare_apart, tell
+from simfl.deploy.orders import MOST_RECORDS, ORDER_FILE, SEALED, Order, Piece, Question, Status, results_of
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import Study, read_study
 from simfl.deploy.submitter import Submitter, write_job
-from simfl.errors import EngineError, FileError, StudyError
+from simfl.errors import EngineError, FileError, SimFLError, StudyError, TrainingStopped
+from simfl.messages import SignedKey
+from simfl.privacy import boxes
+from simfl.privacy.certificates import SUBMITTER
+from simfl.privacy.keys import Identity, sign_key
+from simfl.report import assemble
 from simfl.report.record import PartyFacts, Recorder, RunRecord
-from simfl.storage import write_atomically
+from simfl.storage import owned, write_atomically
+from simfl.transport.flare import SLOW
 
 POLL = 0.5  # seconds between two questions to the hub
 RETRIES = 3  # how often in a row a job may be lost without a new tree
 SETTLE = 10.0  # seconds after its loss from which a party that the hub hears again is taken in with a new job
-STALE = 25.0  # a party reports every ten seconds: one that is this far behind the others is not connected
 WAIT_FOR_PARTIES = 120.0
-ORDER_FILE = "order.json"
+RECEIVER_FILE = "receiver.key"  # opens the model, where the hub does not get to see it
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,13 +62,13 @@ class Listener:
 
     tell: Callable[[str], None] = lambda text: None
     tree: Callable[[TreeRecord, list[str]], None] = lambda record, connected: None
-    _stage: str = field(default="", init=False)
+    terminal: IO[str] | None = None  # where the lines of the log are shown, too
+    log_format: Format = "text"
 
-    def enter(self, stage: str) -> None:
-        """Tell a new stage, once."""
-        if stage != self._stage:
-            self._stage = stage
-            self.tell(stage)
+    def say(self, event: str, text: str, *, level: int = logging.INFO) -> None:
+        """Tell an event."""
+        tell(event, text, level=level)
+        self.tell(text)
 
 
 def run_study(
@@ -67,34 +81,81 @@ def run_study(
     listener: Listener | None = None,
 ) -> Path:
     """Train a study between machines; returns the run folder, with model.ubj, history.json and run.json."""
-    listener = listener or Listener()
-    study = read_study(study_path)
-    if not local and any(party.data for party in study.party):
-        raise StudyError(
-            f"{study_path} names the parties' files. That is only for --local-processes; where the data is belongs "
-            "into each party's own party.toml."
-        )
+    listener, study = listener or Listener(), _readable(study_path, local)
+    if not resume and not local:
+        kit = submitter_kit(study_path, kit)
     folder, info = _latest(study_path, study, out) if resume else _begin(study_path, study, out, local)
-    remove_partial_files(folder)
-    if info.finished:
-        listener.tell("this training is finished already")
-        return folder
-    kit = None if info.local else _submitter_kit(study_path, kit)
-    order = Order(run=info.run, study=(folder / "study.toml").read_text(encoding="utf-8"), seed=info.seed)
+    with owned(folder), _logging(folder, listener):
+        remove_partial_files(folder)
+        if info.finished:
+            listener.say("ended", "this training is finished already")
+            return folder
+        kit = None if info.local else submitter_kit(study_path, kit)
+        again = f"simfl train {study_path} --resume" + (f" --out {out}" if out else "")
+        run = _Run.open(study, folder, info, listener, again)
+        try:
+            _conduct(run, study_path, kit, info)
+        except KeyboardInterrupt:
+            run.course.end("stopped", f"stopped by Ctrl-C. All finished trees are kept; to continue: {again}")
+            raise
+        except TrainingStopped as error:
+            run.course.end("stopped", f"stopped: {error}", str(error))
+            raise
+        except SimFLError as error:
+            run.course.end("failed", f"the training has failed: {error}", str(error))
+            raise
+    return folder
+
+
+def _conduct(run: _Run, study_path: Path, kit: Path | None, info: RunInfo) -> None:
+    """See the training through, and say what is left to do."""
     with ExitStack() as stack:
-        run = _Run(study, order, folder, listener, stack.enter_context(_recording(study, folder)))
+        run.recorder = stack.enter_context(_recording(run.study, run.folder))
         if kit is None:
-            listener.enter("provisioning a hub and all parties on this machine")
-            processes = LocalProcesses(study, study_path.resolve().parent, folder / "federation")
+            run.enter("provisioning a hub and all parties on this machine")
+            processes = LocalProcesses(run.study, study_path.resolve().parent, run.folder / "federation")
+            processes.give_keys(info.run)
             kit, run.check = stack.enter_context(processes).kits["submitter"], processes.check
-        listener.enter("connecting to the hub")
+        if SEALED in results_of(run.study):
+            run.order = msgspec.structs.replace(run.order, receiver=_receiver(run.folder, kit, info.run))
+        run.enter("connecting to the hub")
         without_model = _see_through(stack.enter_context(closing(Submitter(kit))), run)
+    run.course.end(DONE, f"the training is finished; the model is {run.folder / 'model.ubj'}")
     if without_model:
         away = ", ".join(without_model)
-        listener.tell(f"the model has not reached {away}: when they are back, run `simfl train --resume`")
+        run.listener.say("note", f"the model has not reached {away}: when they are back, run `{run.again}`")
     else:
-        write_atomically(folder / ORDER_FILE, msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
-    return folder
+        write_atomically(run.folder / ORDER_FILE, msgspec.json.encode(msgspec.structs.replace(info, finished=True)))
+
+
+@contextmanager
+def _logging(folder: Path, listener: Listener) -> Iterator[None]:
+    """Have the events of this process written to log.txt in the run folder, and to the terminal."""
+    level = logger.level
+    with closing(Log(folder, "submitter", listener.terminal, listener.log_format)) as log:
+        handler = Listening(log)
+        if listener.terminal is not None:
+            keep_flare_apart(folder)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = listener.terminal is None  # else each would be in FLARE's file, too
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = True
+
+
+def _readable(path: Path, local: bool) -> Study:
+    """The study, unless it says where the parties' data is."""
+    study = read_study(path)
+    if not local and any(party.data for party in study.party):
+        raise StudyError(
+            f"{path} names the parties' files. That is only for --local-processes; where the data is belongs into each "
+            "party's own party.toml."
+        )
+    return study
 
 
 # --- the run folder --------------------------------------------------------------------------------------------------
@@ -134,14 +195,37 @@ def _runs(study_path: Path) -> Path:
     return study_path.resolve().parent / "runs"
 
 
-def _submitter_kit(study_path: Path, given: Path | None) -> Path:
+def submitter_kit(study_path: Path, given: Path | None) -> Path:
+    """The submitter's kit: the one given, or the one beside the study."""
     kit = (given or study_path.parent / "kits" / "submitter").resolve()
     if not (kit / "startup" / "fed_admin.json").exists():
         raise FileError(
-            f"There is no submitter's kit at {kit}. Give --kit, or run `simfl provision {study_path}` first; "
-            "to try the study out on this machine alone: --local-processes."
+            f"There is no submitter's kit at {kit}. Give --kit; `simfl join {study_path} --name submitter` makes one. "
+            f"To try things out, `simfl provision {study_path}` makes all kits, and --local-processes needs none."
         )
     return kit
+
+
+def _receiver(folder: Path, kit: Path, run: str) -> SignedKey:
+    """The key that the model is to be sealed for, signed with the kit's certificate, where it has one."""
+    file = folder / RECEIVER_FILE
+    if not file.exists():
+        write_atomically(file, boxes.new_key(), private=True)
+    public = boxes.public_half(file.read_bytes())
+    parts = [kit / "startup" / name for name in ("client.crt", "client.key", "rootCA.pem")]
+    if not all(part.exists() for part in parts):
+        return SignedKey(key=public)
+    return sign_key(Identity.read(*parts), SUBMITTER, public, run)
+
+
+def open_sealed(folder: Path) -> None:
+    """Open the model that a party sealed, and complete history and record with what the hub did not get to see."""
+    data = boxes.open_box((folder / RECEIVER_FILE).read_bytes(), (folder / SEALED).read_bytes())
+    model = models.from_bytes(data, f"The model in {folder / SEALED}")
+    file = folder / "history.json"
+    write_atomically(file, assemble.completed_history(file.read_bytes(), model))
+    assemble.completed(RunRecord.load(folder), model).save(folder)
+    model.save(folder / "model.ubj", history=False)
 
 
 @contextmanager
@@ -169,8 +253,32 @@ class _Run:
     order: Order
     folder: Path
     listener: Listener
-    recorder: Recorder
+    course: Course
+    again: str  # the command that resumes it
+    recorder: Recorder | None = None
     check: Callable[[], None] = lambda: None  # raises when a local process has ended
+
+    @classmethod
+    def open(cls, study: Study, folder: Path, info: RunInfo, listener: Listener, again: str) -> _Run:
+        """Of a run folder."""
+        order = Order(run=info.run, study=(folder / "study.toml").read_bytes().decode(), seed=info.seed)
+        listener.say("began", f"the training {info.run}; its folder is {folder}")
+        stage = Stage(run=info.run, study=study.name, stage="starting", n_trees=study.params()[1].n_trees)
+        return cls(study, order, folder, listener, Course(folder, stage), again)
+
+    def enter(self, stage: str) -> None:
+        """Tell a new stage, once."""
+        if stage != self.course.stage.stage:
+            self.course.enter(stage)
+            self.listener.tell(stage)
+
+    def tree(self, record: TreeRecord, connected: list[str]) -> None:
+        """Pass a tree on. A resumed job reports the earlier ones again."""
+        self.listener.tree(record, connected)
+        known = self.recorder.record.history if self.recorder else []
+        if self.recorder and (not known or record.round > known[-1].round):
+            self.recorder.after_tree(record)
+            self.course.tree(record.round + 1, facts_of(record), record.absent)
 
 
 def _see_through(submitter: Submitter, run: _Run) -> list[str]:
@@ -184,14 +292,15 @@ def _see_through(submitter: Submitter, run: _Run) -> list[str]:
         lost = 1 if job.seen > trees else lost + 1
         trees = max(trees, job.seen)
         if job.back:
-            run.listener.tell(f"{', '.join(job.back)} is back: continuing together")
+            run.listener.say("back", f"{', '.join(job.back)} is back: continuing together")
         elif lost > RETRIES:
             raise EngineError(
                 f"The training was lost {lost} times in a row ({job.state}). All finished trees are kept: "
-                "look at log.txt in the hub's kit, then run `simfl train --resume`."
+                f"look at {LOG} and {FLARE_LOG} in the hub's kit, then run `{run.again}`."
             )
         else:
-            run.listener.tell(f"the job ended ({job.state}): continuing from the journal")
+            say = f"the job ended ({job.state}): continuing from the journal"
+            run.listener.say("lost", say, level=logging.WARNING)
 
 
 def _await_parties(submitter: Submitter, run: _Run) -> None:
@@ -208,9 +317,11 @@ def _await_parties(submitter: Submitter, run: _Run) -> None:
         if not missing or (len(study.parties) - len(missing) >= needed and waited > study.patience):
             return
         names = ", ".join(missing)
-        run.listener.enter(f"waiting for {names} to connect")
+        run.enter(f"waiting for {names} to connect")
         if waited > max(WAIT_FOR_PARTIES, study.patience):
-            raise EngineError(f"Not connected to the hub: {names}. Start them: simfl party start party.toml")
+            raise EngineError(
+                f"Not connected to the hub: {names}. Start them (simfl party start party.toml), then run `{run.again}`."
+            )
         time.sleep(POLL)
 
 
@@ -224,6 +335,8 @@ class _RunningJob:
         self.back: list[str] = []  # parties that were lost and are connected again
         self.without_model: list[str] = []
         self._lost_at: dict[str, float] = {}
+        self._waiting: list[str] = []  # for whom
+        self._ready = False  # the hub's end of the job answers
         try:
             self.id = submitter.submit(write_job(run.folder / ".job", run.order, run.study))
         finally:
@@ -241,7 +354,8 @@ class _RunningJob:
         return done
 
     def _look(self) -> bool:
-        status = self.submitter.ask(self.id, Question(since=self.seen + 1))
+        self._ready = self._ready or self.submitter.ready(self.id)
+        status = self.submitter.ask(self.id, Question(since=self.seen + 1)) if self._ready else None
         if not isinstance(status, Status):
             self.state = self.submitter.status(self.id)
             return False
@@ -253,33 +367,43 @@ class _RunningJob:
         """Pass on what is new. True: the training is done and the results are here."""
         for record in status.records:
             self.seen = record.round
-            self.run.listener.tree(record, status.connected)
-            known = self.run.recorder.record.history
-            if not known or record.round > known[-1].round:  # a resumed job reports the earlier trees again
-                self.run.recorder.after_tree(record)
+            self.run.tree(record, status.connected)
         if status.stage == "training":
             (self.run.folder / "began").touch()
-        elif status.stage == "failed":
+        elif status.stage in ("failed", "stopped"):
             self.submitter.ask(self.id, Question(collected=True))
+            if status.stage == "stopped":
+                raise TrainingStopped(
+                    f"`simfl stop` ended it. All finished trees are kept; to continue: {self.run.again}"
+                )
             raise StudyError(status.error) if status.error else EngineError("The training failed at the hub.")
-        elif status.stage != "done":
-            self.run.listener.enter(status.stage)
+        if status.stage != "done":
+            self.run.enter(status.stage)
+            self._tell_waiting(status.waiting)
         if status.stage != "done" or len(status.records) == MOST_RECORDS:
             return False
         self.without_model = status.without_model
         if status.error:
-            self.run.listener.tell(status.error)
-        for name in RESULTS:
+            self.run.listener.say("note", status.error, level=logging.WARNING)
+        for name in results_of(self.run.study):
             write_atomically(self.run.folder / name, self._fetch(name))
+        if (self.run.folder / SEALED).exists():
+            open_sealed(self.run.folder)
         self.submitter.ask(self.id, Question(collected=True))
         return True
+
+    def _tell_waiting(self, waiting: list[str]) -> None:
+        """Say for whom the training waits, once."""
+        if waiting and waiting != self._waiting:
+            self.run.listener.say("waiting", f"waiting for an answer of {', '.join(waiting)} for {SLOW:g} seconds now")
+        self._waiting = waiting
 
     def _fetch(self, name: str) -> bytes:
         data = b""
         while True:
             piece = self.submitter.ask(self.id, Question(file=name, at=len(data)))
             if not isinstance(piece, Piece):
-                raise EngineError(f"The hub did not hand out {name}. It is kept there: run `simfl train --resume`.")
+                raise EngineError(f"The hub did not hand out {name}. It is kept there: run `{self.run.again}`.")
             data += piece.data
             if len(data) >= piece.size:
                 return data

@@ -16,16 +16,24 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
+import pandas as pd
 from msgspec import Meta
 
+from simfl.arrays import AnyArray
 from simfl.data import files
 from simfl.data.schema import Schema
+from simfl.data.sources import Source, locate
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError, StudyError, did_you_mean
-from simfl.params import PrepareParams, TrainParams, prepare_params, split, train_params
+from simfl.params import PrepareParams, TrainParams, is_private, prepare_params, split, train_params
+from simfl.privacy.ledger import Ledger, Limit
 from simfl.storage import write_atomically
+from simfl.training.losses import labels_of
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # also a FLARE site, a folder and part of a certificate
 _RESERVED: Final = ("hub", "server", "submitter")  # these kits exist in every study
+MOST_CLASSES: Final = 20  # whole numbers with more values are numbers
+MOST_CODES: Final = 10  # a column of whole numbers with more values is hardly a code
 Excess = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -53,9 +61,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """`study.toml`."""
 
     name: str
-    label: str | None = None
+    label: str | list[str] | None = None  # two: the lower and the upper bound of a time
+    event: str | None = None  # with a label that is a time: whether something happened then
     party: list[StudyParty]
-    columns: dict[str, str | list[str]] = {}
+    columns: dict[str, str | list[str] | dict[str, Any]] = {}
     features: Annotated[int, Meta(ge=1)] | None = None  # of LIBSVM files, whose columns have no names
     parameters: dict[str, Any] = {}
     engine: Engine = Engine()
@@ -70,9 +79,18 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return [party.name for party in self.party]
 
     @property
+    def target(self) -> files.Target | None:
+        """The columns to learn."""
+        return files.Target.of(self.label, self.event)
+
+    @property
     def parties_needed(self) -> int:
-        """How many parties a training needs to continue, once it has begun with all of them."""
-        return len(self.party) if self.on_dropout == "stop" else self.min_parties or min(2, len(self.party))
+        """How many parties a training needs to continue, once it has begun with all of them.
+
+        Trees that are grown together with epsilon need the noise of all.
+        """
+        everybody = self.on_dropout == "stop" or is_private(self.params()[1])
+        return len(self.party) if everybody else self.min_parties or min(2, len(self.party))
 
     @property
     def schema(self) -> Schema:
@@ -88,28 +106,36 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[require]` of party.toml: rules that hold for every study. A study that breaks one is not joined."""
 
+    signed: bool = True  # keys are exchanged under certificates only. false: to try things out without kits
     masked: bool = True  # sums leave under masks only
     matching: Literal["blind", "shared", "any"] = "blind"
     min_group: Annotated[int, Meta(ge=1)] = 1
     min_parties: Annotated[int, Meta(ge=1)] = 2
     max_trees: Annotated[int, Meta(ge=1)] | None = None
+    epsilon_total: Annotated[float, Meta(gt=0, le=1e6)] | None = None  # of all runs on this party's table together
+    delta_total: Annotated[float, Meta(gt=0, lt=1)] = 1e-5  # the delta at which they are added up
     labels: list[str] | None = None  # the columns that may be learned; None: any
     columns: list[str] | None = None  # the columns that may be used; None: any
 
     def broken_by(self, study: Study) -> list[str]:
         """The rules that a study breaks, in words."""
         first, second = study.params()
-        needed, trees, group = study.parties_needed, second.n_trees, second.min_group
-        unasked = sorted(set(study.columns) - set(self.columns or study.columns))
+        needed, trees, group = study.parties_needed, second.n_trees, second.min_group or 1
+        unasked = sorted(set(study.columns) - set(study.columns if self.columns is None else self.columns))
         masked = len(study.parties) == 1 or second.masked is not False
-        matching, label = first.matching, study.label
+        matching, learned = first.matching, study.target.columns if study.target else ()
+        label = ", ".join(map(repr, learned))
         broken = {
             "masked = true, and the study switches masks off": self.masked and not masked,
-            f"matching = {self.matching}, and the study has {matching}": self.matching not in ("any", matching),
+            f"matching = {self.matching}, and the study has {matching}": matching is not None
+            and self.matching not in ("any", matching),
             f"min_group = {self.min_group}, and the study has {group}": group < self.min_group,
             f"min_parties = {self.min_parties}, and the study continues with {needed}": needed < self.min_parties,
             f"max_trees = {self.max_trees}, and the study has {trees}": trees > (self.max_trees or trees),
-            f"labels = [...], and the study learns {label!r}": self.labels is not None and label not in self.labels,
+            f"epsilon_total = {self.epsilon_total}, and the study has no epsilon": self.epsilon_total is not None
+            and second.epsilon is None,
+            f"labels = [...], and the study learns {label}": self.labels is not None
+            and not set(learned) <= set(self.labels),
             f"columns = [...], and the study also uses {unasked}": bool(unasked),
             "columns = [...], and the study declares none": self.columns is not None and not study.columns,
         }
@@ -120,13 +146,21 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """`party.toml`: what only this party knows. Paths are relative to the file."""
 
     name: str
-    data: str
+    data: str  # a file, a folder of Parquet files or a database: simfl/data/sources.py
+    query: str | None = None  # what to read of it, in DuckDB's SQL
     study: str | None = None  # its own copy, the one that its people have checked. Without it, it joins nothing
     kit: str | None = None
     n_jobs: Annotated[int, Meta(ge=1)] | None = None
     # In hexadecimal, the same at all parties, never at the hub. None: they agree on one when a training begins.
     secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    person: str | None = None  # the column that says whose row it is, for max_rows_per_person; it is never sent
+    ledger: str = "ledger"  # what this table has spent of its privacy; one for all party files of the same table
     require: Require = Require()
+
+    @property
+    def source(self) -> Source:
+        """Where its table lives."""
+        return Source(self.data, self.query)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -149,13 +183,20 @@ def parse_study(text: str, where: str = "study.toml") -> Study:
     problems = [*_check_names(study), *_check_tables(study)]
     if study.min_parties is not None and study.min_parties > len(study.party):
         problems.append(f"min_parties is {study.min_parties}, but there are {len(study.party)} parties")
-    if study.label in study.columns:
-        problems.append(f"the label {study.label!r} is also among the columns")
+    problems += _check_target(study)
     one = [name for name, kind in study.columns.items() if isinstance(kind, list) and len(kind) == 1]
     problems += [f"column {name!r} must list at least two different levels" for name in one]
     if problems:
         raise StudyError(f"{where}: {'; '.join(problems)}.")
     return study
+
+
+def columns_of(path: Path) -> Schema:
+    """The `[columns]` of a study file, whatever else it has."""
+    try:
+        return Schema.from_toml(tomllib.loads(_text(path)).get("columns", {}))
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{path} is not valid TOML: {error}.") from None
 
 
 def read_party_file(path: Path) -> PartyFile:
@@ -164,7 +205,8 @@ def read_party_file(path: Path) -> PartyFile:
     folder = path.resolve().parent
     kit = None if party.kit is None else str(folder / party.kit)
     study = None if party.study is None else str(folder / party.study)
-    return msgspec.structs.replace(party, data=str(folder / party.data), kit=kit, study=study)
+    paths = {"data": locate(party.data, folder), "ledger": str(folder / party.ledger)}
+    return msgspec.structs.replace(party, kit=kit, study=study, **paths)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -223,15 +265,37 @@ def _check_names(study: Study) -> list[str]:
     return problems or ([] if study.party else ["there is no [[party]]"])
 
 
+def _check_target(study: Study) -> list[str]:
+    try:
+        learned, objective = study.target.columns if study.target else (), study.params()[1].objective
+    except ParameterError as error:
+        return [str(error).rstrip(".")] if "parameters" not in str(error) else []
+    problems = [f"the label {name!r} is also among the columns" for name in learned if name in study.columns]
+    if learned and (len(learned) == 2) != (labels_of(objective) == "bounds"):
+        needs = 'label = "time" and event = "died", or label = ["lower", "upper"]'
+        problems.append(f"survival:aft, and only that, learns two columns: {needs}; the objective is {objective}")
+    return problems
+
+
 def _check_tables(study: Study) -> list[str]:
     try:
-        study.params()
-        study.schema  # noqa: B018 - refuses kinds that do not exist
+        schema, params = study.schema, study.params()[1]  # refuses kinds that do not exist
     except ParameterError as error:
         return [f"[parameters] {str(error).rstrip('.')}"]
     except DataError as error:
         return [str(error).rstrip(".")]
-    return []
+    return _undeclared(schema) if is_private(params) else []
+
+
+def _undeclared(schema: Schema) -> list[str]:
+    """What a study with epsilon must declare, because nobody may ask for it."""
+    if not schema.columns:
+        return ["with epsilon nobody may ask for columns and their values: declare them in [columns]"]
+    lacks = [c.name for c in schema.columns if c.kind == "number" and not c.range]
+    say = (
+        "with epsilon nobody may ask where the values of {0} lie: write {0} = {{ low = ..., high = ... }} in [columns]"
+    )
+    return [say.format(name) for name in lacks]
 
 
 # --- consent ---------------------------------------------------------------------------------------------------------
@@ -259,39 +323,89 @@ def approved_study(own: PartyFile, sent: bytes) -> Study:
         )
     study = parse_study(sent.decode())
     if own.name not in study.parties:
-        raise PrivacyError(f"the study does not name {own.name!r}")
+        raise PrivacyError(f"the study does not name {own.name!r}: it has {', '.join(study.parties)}")
     broken = own.require.broken_by(study)
     if broken:
         raise PrivacyError("; ".join(broken))
     return study
 
 
+def ledger_of(own: PartyFile) -> Ledger:
+    """What this party's table has spent, and how much it may."""
+    limit = Limit(own.require.epsilon_total, own.require.delta_total)
+    return Ledger(Path(own.ledger), f"Party {own.name!r}", limit)
+
+
 # --- examples --------------------------------------------------------------------------------------------------------
 
 
 def write_examples(folder: Path, table: Path | None = None, label: str | None = None) -> list[Path]:
-    """Write an example study.toml and party.toml, unless one is there. The columns are those of the table, if given."""
-    texts = {folder / "study.toml": example_study(table, label), folder / "party.toml": _template("party.toml")}
+    """Write an example study.toml and party.toml, unless one is there; after a table, if one is given."""
+    texts = {folder / "study.toml": example_study(table, label), folder / "party.toml": _example_party(folder, table)}
     for path in texts:
         if path.exists():
             raise FileError(f"{path} is there already and is left as it is.")
     for path, text in texts.items():
-        write_atomically(path, text.encode())
+        write_atomically(path, text.encode(), private=path.name == "party.toml")  # it can hold a secret
     return list(texts)
 
 
 def example_study(table: Path | None = None, label: str | None = None) -> str:
-    """A commented study file. With a table, its columns and their kinds are the table's."""
+    """A commented study file. With a table, columns, levels and the objective are those that it suggests."""
     text = _template("study.toml")
     if table is None:
         return text
     data = files.read(table, label)
     if data.schema is None:
         raise DataError(f"{table} has columns without names. Give a CSV or Parquet file.")
+    objective, why = suggest_objective(data.y)
     head, rest = text.split("[columns]", 1)
     head = head.replace('"outcome"   ', msgspec.json.encode(label).decode())  # quoted as TOML does
     note = f"# As {table.name} suggests them. Add the values of categories that only other parties have."
-    return f"{head}{note}\n{data.schema.to_toml()}\n\n[parameters]{rest.split('[parameters]', 1)[1]}"
+    rest = rest.split("[parameters]", 1)[1].replace('"binary:logistic"', f'"{objective}"  # {why}')
+    columns = "\n".join(_with_codes(line, data.X) for line in data.schema.to_toml().split("\n"))
+    return f"{head}{note}\n{columns}\n\n[parameters]{rest}"
+
+
+def suggest_objective(y: AnyArray) -> tuple[str, str]:
+    """The objective that labels suggest, and why.
+
+    >>> suggest_objective(np.array(["ill", "well", "ill"]))
+    ('binary:logistic', 'the label has 2 classes')
+    >>> suggest_objective(np.arange(7))
+    ('multi:softprob', 'the label has 7 classes')
+    >>> suggest_objective(np.array([0.5, 1.25, 3.0]))[0]
+    'reg:squarederror'
+    """
+    known = y[~pd.isna(y)]
+    classes = len(np.unique(known.astype(str)))
+    is_number = np.issubdtype(known.dtype, np.number)
+    whole = is_number and bool(np.all(known == np.round(known)))
+    if is_number and not (whole and classes <= MOST_CLASSES):
+        return "reg:squarederror", f"the label is a number with {classes} values"
+    return ("binary:logistic" if classes <= 2 else "multi:softprob"), f"the label has {classes} classes"
+
+
+def _with_codes(line: str, table: Any) -> str:
+    """A line of [columns]; a number with few whole values may be a code, and has them beside it as levels."""
+    name, _, kind = line.partition(" = ")
+    if kind != '"number"' or name not in table:
+        return line
+    found = sorted(set(table[name].dropna().tolist()))
+    if not 3 <= len(found) <= MOST_CODES or any(value != round(value) for value in found):
+        return line
+    levels = ", ".join(f'"{round(value)}"' for value in found)
+    return f"{line}  # or, if these are codes without an order: [{levels}]"
+
+
+def _example_party(folder: Path, table: Path | None) -> str:
+    """A commented party file; `data` is the table, if one is given."""
+    text = _template("party.toml")
+    if table is None:
+        return text
+    near = table.resolve().is_relative_to(folder.resolve())
+    path = table.resolve().relative_to(folder.resolve()) if near else table.resolve()
+    return text.replace('"north.csv"', msgspec.json.encode(path.as_posix()).decode())
 
 
 def _template(name: str) -> str:

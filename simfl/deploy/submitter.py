@@ -9,11 +9,14 @@ from typing import Any
 
 import msgspec
 
-from simfl.deploy.authority import SUBMITTER
-from simfl.deploy.endpoints import CLASSES, Order, Piece, Question, Status
+from simfl.deploy.answers import READY, STATUS, HubStatus
+from simfl.deploy.endpoints import CLASSES
 from simfl.deploy.kits import CONTROLLER, EXECUTOR
+from simfl.deploy.orders import Order, Piece, Question, Status
 from simfl.deploy.study import Study
+from simfl.deploy.way import NotYet, try_way
 from simfl.errors import EngineError
+from simfl.privacy.certificates import SUBMITTER
 from simfl.storage import require_private
 from simfl.transport.flare import PROGRESS
 
@@ -46,6 +49,15 @@ def write_job(folder: Path, order: Order, study: Study) -> Path:
     return job
 
 
+def _obstacle(kit: Path) -> str:
+    """What is in the way to the hub, in plainer words than FLARE's."""
+    try:
+        try_way(kit)
+    except (NotYet, EngineError) as obstacle:
+        return str(obstacle).rstrip(".")
+    return ""
+
+
 class Submitter:
     """A session with the hub."""
 
@@ -57,7 +69,7 @@ class Submitter:
             with contextlib.redirect_stdout(io.StringIO()):
                 self.session = new_secure_session(SUBMITTER, str(kit), timeout=30.0)
         except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
-            raise EngineError(f"The hub cannot be reached with the kit {kit}: {error}.") from None
+            raise EngineError(f"The hub cannot be reached with the kit {kit}: {_obstacle(kit) or error}.") from None
 
     def close(self) -> None:
         """End the session."""
@@ -68,6 +80,14 @@ class Submitter:
         """The parties that the hub knows, and when it last heard from each."""
         known = self._do(self.session.get_connected_client_list)
         return {client.name: float(client.last_connect_time) for client in known}
+
+    def hub(self) -> HubStatus:
+        """What the hub knows of parties and trainings."""
+        return msgspec.convert(self._command(STATUS), HubStatus)
+
+    def ready(self, job: str) -> bool:
+        """Whether the hub's end of this job answers questions yet."""
+        return bool(self._command(f"{READY} {job}").get("ready"))
 
     def submit(self, folder: Path) -> str:
         """Start the job in this folder; returns its id."""
@@ -90,6 +110,16 @@ class Submitter:
         """End a job now."""
         with contextlib.suppress(Exception):
             self.session.abort_job(job)
+
+    def _command(self, command: str) -> dict[str, Any]:
+        """One of our own commands to the hub's process."""
+        reply = self._do(self.session.do_command, command)
+        found = [
+            item["data"] for item in reply.get("data", ()) if isinstance(item, dict) and item.get("type") == "dict"
+        ]
+        if not found:
+            raise EngineError(f"The hub did not answer: {reply.get('details') or reply.get('status')}.")
+        return dict(found[0])
 
     def _do(self, command: Callable[..., Any], *args: Any) -> Any:
         try:

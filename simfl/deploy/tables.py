@@ -12,6 +12,7 @@ from typing import Any, Final
 import pandas as pd
 
 from simfl.data import files
+from simfl.data.sources import Source
 from simfl.deploy.study import Study, read_party_file, read_study
 from simfl.errors import DataError, StudyError, did_you_mean
 from simfl.party import Party
@@ -25,50 +26,66 @@ def open_party(study_path: Path, party_path: Path) -> tuple[Study, Party, list[s
     study, own = read_study(study_path), read_party_file(party_path)
     if own.name not in study.parties:
         raise StudyError(f"{party_path} is of party {own.name!r}; the study has {study.parties}.")
-    party, notes = open_table(study, own.name, Path(own.data))
+    party, notes = open_table(study, own.name, own.source, own.person)
     return study, party, notes
 
 
-def open_table(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
-    """The party with the columns that the study names, and notes on what was left out."""
-    if not study.columns:
-        return _open_undescribed(study, name, path)
-    frame = files.read_frame(path)
-    if study.label is None:
+def open_table(study: Study, name: str, source: Source | Path, person: str | None = None) -> tuple[Party, list[str]]:
+    """The party with the columns that the study names, and notes on what was left out. `person`: whose row it is."""
+    source = Source(str(source)) if isinstance(source, Path) else source
+    described = bool(study.columns)
+    party, notes = _open_described(study, name, source, person) if described else _open_undescribed(study, name, source)
+    return party.with_party_column(study.parties) if study.params()[0].party_column else party, notes
+
+
+def _open_described(study: Study, name: str, source: Source, person: str | None) -> tuple[Party, list[str]]:
+    frame = source.read()
+    if study.target is None:
         raise DataError("The study names no label column.")
     problems: list[Problem] = _missing_columns(study, frame)
+    if person is not None and person not in frame.columns:
+        problems.append(("the column that names persons is missing", f" (person = {person!r} in its party.toml)"))
     encoded: dict[str, Any] = {}
     for column, kind in study.columns.items():
         if column in frame.columns:
             encoded[column], wrong = _encode(frame[column], column, kind)
             problems += wrong
-    if study.label in frame.columns and frame[study.label].isna().any():
-        problems.append((f"{int(frame[study.label].isna().sum())} rows have no label in column {study.label!r}", ""))
+    if set(study.target.columns) <= set(frame.columns) and (gap := study.target.gap(frame)) is not None:
+        problems.append((f"{gap[1]} rows have no label in column {gap[0]!r}", ""))
     if problems:
         public = "; ".join(fact for fact, _ in problems)
-        raise DataError(f"{path.name}: {'; '.join(fact + detail for fact, detail in problems)}", public=public)
-    extra = [str(c) for c in frame.columns if c not in study.columns and c != study.label]
+        raise DataError(
+            f"{Path(str(source)).name}: {'; '.join(fact + detail for fact, detail in problems)}", public=public
+        )
+    extra = [str(c) for c in frame.columns if c not in study.columns and c not in (*study.target.columns, person)]
     notes = [f"columns that the study does not use stay unread: {', '.join(extra)}"] if extra else []
-    return Party(name, pd.DataFrame(encoded), frame[study.label].to_numpy(), schema=study.schema), notes
+    whose = None if person is None else frame[person].astype("string").to_numpy(dtype=object)
+    y = study.target.read(frame, Path(str(source)).name)
+    return Party(name, pd.DataFrame(encoded), y, schema=study.schema, person=whose), notes
 
 
-def _open_undescribed(study: Study, name: str, path: Path) -> tuple[Party, list[str]]:
-    """A file whose columns the study does not list: all columns but the label, or LIBSVM."""
-    data = files.read_libsvm(path, study.features) if study.features else files.read(path, study.label)
+def _open_undescribed(study: Study, name: str, source: Source) -> tuple[Party, list[str]]:
+    """A table whose columns the study does not list: all columns but the label, or LIBSVM."""
+    path = source.path
+    if path is None:
+        data = files.from_frame(source.read(), str(source), study.target)
+    else:
+        data = files.read_libsvm(path, study.features) if study.features else files.read(path, study.target)
     return Party(name, data.X, data.y, schema=data.schema), data.notes
 
 
 def _missing_columns(study: Study, frame: pd.DataFrame) -> list[Problem]:
     problems = []
-    for wanted in [study.label, *study.columns]:
+    learned = study.target.columns if study.target else ()
+    for wanted in [*learned, *study.columns]:
         if wanted not in frame.columns:
             hint = did_you_mean(str(wanted), [str(c) for c in frame.columns])
-            what = "the label column" if wanted == study.label else "column"
+            what = "the label column" if wanted in learned else "column"
             problems.append((f"{what} {wanted!r} is missing", f" ({hint.rstrip('.')})"))
     return problems
 
 
-def _encode(values: pd.Series[Any], name: str, kind: str | list[str]) -> tuple[pd.Series[Any], list[Problem]]:
+def _encode(values: pd.Series[Any], name: str, kind: Any) -> tuple[pd.Series[Any], list[Problem]]:
     """A column as numbers, or as text where it is a category; and what does not fit."""
     if isinstance(kind, list):
         text = values.astype("string")
@@ -80,6 +97,6 @@ def _encode(values: pd.Series[Any], name: str, kind: str | list[str]) -> tuple[p
     else:
         numbers = pd.to_numeric(values, errors="coerce")
     failed = values[numbers.isna() & values.notna()]
-    what = "numbers" if kind == "number" else "yes or no"
+    what = "yes or no" if kind == "boolean" else "numbers"
     fact = f"column {name!r} has {len(failed)} values that are not {what}"
     return numbers.astype("float32"), [(fact, f", as {value!r}") for value in failed.iloc[:1]]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from simfl.audit import finished
 from simfl.report.record import RunRecord
 
 SIMFL = Path(sys.executable).with_name("simfl")
@@ -105,3 +106,41 @@ def test_what_an_audit_found_goes_into_the_report(run, simfl_command, tmp_path):
     assert [a.meaning for a in kept] == [f["sentence"] for f in json.loads(Path("a.json").read_text())["findings"]]
     assert all(a.passed for a in kept)
     assert kept[0].meaning.split(";")[0] in Path("run/report.html").read_text()
+
+
+def test_trees_grown_together_are_audited_from_a_table(run, capsys, tmp_path):
+    assert (
+        run("t.csv", "--label", "ill", "--recipe", "joint", "--parties", 3, "--json", "a.json", "--out", "a.html") == 0
+    )
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Who sees what" in out
+    assert "sizes of vectors" in out
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["setting"]["min_group"] == 30
+    assert {f["attack"] for f in found["findings"]} >= {"rows_from_totals", "members_from_totals"}
+
+
+def test_trees_grown_together_are_audited_from_a_study(run, study):
+    study("max_excess = {rows_from_totals = 1.0}")
+    text = Path("study.toml").read_text()
+    Path("study.toml").write_text(text.replace('min_group = 5\nids = "fresh"\nn_hashes = 4\n', 'recipe = "joint"\n'))
+    assert run("study.toml", "--json", "a.json") == 0
+    found = json.loads(Path("a.json").read_text())
+    assert (found["setting"]["recipe"], found["setting"]["parties"]) == ("joint", 3)
+    assert found["sees"]["hub"] == "sizes of vectors, and who takes part"
+
+
+def test_the_finished_model_is_attacked_only_when_asked(run, capsys, tmp_path, monkeypatch):
+    def brief(people):
+        return finished.members_from_answers(people, n_shadows=2)
+
+    monkeypatch.setattr(finished, "TRIALS", {"members_from_answers": brief})
+    assert run("t.csv", "--label", "ill", "--no-advice") == 0
+    assert "Not run, as it takes minutes (--attack-model): Who is in the model" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert run("t.csv", "--label", "ill", "--no-advice", "--attack-model", "--json", "a.json") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Not run" not in out
+    assert "2 shadow models of XGBoost" in out
+    assert "members_from_answers" in Path("a.json").read_text()

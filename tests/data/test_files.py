@@ -4,6 +4,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
+from simfl.data import files
 from simfl.data.files import read, read_frame
 from simfl.data.schema import MOST_LEVELS
 from simfl.errors import DataError, FileError
@@ -202,3 +203,41 @@ def test_the_bank_data_are_read(shared_data):
     kinds = {column.name: column.kind for column in found.schema.columns}
     assert list(kinds.values()).count("category") == 9
     assert kinds["age"] == "number"
+
+
+def test_none_is_an_answer_and_na_is_missing(tmp_path):
+    (tmp_path / "t.csv").write_text("sugar,y\nNone,0\nhigh,1\n,0\nNA,1\n")
+    frame = files.read_frame(tmp_path / "t.csv")
+    assert frame["sugar"].isna().tolist() == [False, False, True, True]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("age,age,y\n1,2,0\n3,4,1\n")
+    with pytest.raises(DataError, match=r"several columns named \['age'\]"):
+        files.read(tmp_path / "t.csv", "y")
+
+
+def test_rows_without_a_party_are_asked_about(tmp_path):
+    (tmp_path / "t.csv").write_text("age,site,y\n1,a,0\n3,,1\n4,b,1\n")
+    with pytest.raises(DataError, match=r"1 rows without a value in column 'site' \(--by\): whose are they"):
+        files.read(tmp_path / "t.csv", "y", by="site")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "advice"),
+    [
+        ("t.csv.gz", b"\x1f\x8b\x08\x00", "is packed. Unpack it first"),
+        ("t.csv", b"\x1f\x8b\x08\x00\x00\xff", "is packed with gzip"),
+        ("t.csv", "age,größe\n1,2\n".encode("latin1"), "may be Latin-1"),
+    ],
+)
+def test_packed_and_latin1_files_say_what_to_do(tmp_path, name, content, advice):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FileError, match=advice):
+        files.read(tmp_path / name, "y")
+
+
+def test_no_prediction_becomes_a_formula(tmp_path):
+    frame = pd.DataFrame({"prediction": ["=1+1", "-2", "fine"], "probability of @x": [-0.5, 0.5, 1.0]})
+    files.write_frame(frame, tmp_path / "p.csv")
+    assert (tmp_path / "p.csv").read_text() == "prediction,probability of @x\n'=1+1,-0.5\n'-2,0.5\nfine,1.0\n"

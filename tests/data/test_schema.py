@@ -241,3 +241,48 @@ def test_numbers_alone_are_scaled_as_ever():
 def test_a_level_that_nobody_has_does_not_count():
     wide = Expansion(np.array([3])).expand(np.array([[0], [1]], dtype=np.float32))
     assert common_scale(moments(wide), 2, np.zeros(3, dtype=int)).deviation[2] == WITHOUT_WEIGHT
+
+
+# --- declared ranges -------------------------------------------------------------------------------------------------
+
+
+def test_a_range_and_cut_points_can_be_declared_and_are_written_as_they_are_read():
+    declared = {"age": {"low": 0.0, "high": 120.0}, "dose": {"cuts": [0.5, 1.0]}, "smoker": "boolean", "bmi": "number"}
+    schema = Schema.from_toml(declared)
+    assert [column.range for column in schema.columns] == [{"low": 0, "high": 120}, {"cuts": (0.5, 1)}, {}, {}]
+    assert {column.kind for column in schema.columns} == {"number", "boolean"}
+    assert tomllib.loads(schema.to_toml())["columns"] == declared
+
+
+@pytest.mark.parametrize(
+    ("declared", "fact"),
+    [
+        ({"low": 0}, "needs low and high, or cuts alone"),
+        ({"low": 0, "high": 1, "cuts": [0.5]}, "needs low and high, or cuts alone"),
+        ({"low": 3, "high": 3}, "must rise"),
+        ({"low": 1, "high": 1 + 1e-12}, "must rise, and be finite, in float32"),
+        ({"low": float("nan"), "high": 1}, "finite"),
+        ({"low": 0, "high": 1e300}, "finite"),
+        ({"cuts": [2, 1]}, "must rise"),
+        ({"cuts": list(range(255))}, "255 cuts: there may be 254"),
+        ({"cuts": []}, "no range"),
+        ({}, "no range"),
+        ({"low": "a", "high": "b"}, "Expected float"),
+        ({"low": 0, "hihg": 1}, "Did you mean 'high'"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(declared, fact):
+    with pytest.raises(DataError, match=fact):
+        Schema.from_toml({"age": declared})
+
+
+def test_only_numbers_have_a_range():
+    with pytest.raises(DataError, match="'ward' is a category: only numbers have a range"):
+        Column(name="ward", kind="category", levels=("a", "b"), low=0, high=1)
+
+
+def test_parties_keep_a_declared_range_and_refuse_two():
+    north, plain = Schema((Column(name="age", low=0, high=120),)), Schema((Column(name="age"),))
+    assert agree({"a": plain, "b": north}) == north
+    with pytest.raises(DataError, match=r"'a' declares .*'b'"):
+        agree({"a": north, "b": Schema((Column(name="age", cuts=(18, 65)),))})

@@ -137,7 +137,7 @@ def test_missing_labels_are_refused_and_counted(labels):
         as_labels(labels, 2, WHO)
 
 
-@pytest.mark.parametrize("labels", [[0], [0, 1, 1], [[0, 1], [1, 0]], 5, None])
+@pytest.mark.parametrize("labels", [[0], [0, 1, 1], [[0, 1, 2], [1, 0, 2]], 5, None])
 def test_labels_must_be_one_per_row(labels):
     with pytest.raises(DataError, match="Party 'north' has 2 rows but labels of shape"):
         as_labels(labels, 2, WHO)

@@ -11,10 +11,15 @@ from types import SimpleNamespace
 
 from nvflare.collab import CollabCallError
 
+from benchmarks.chaos import PARTIES, write_study
+from simfl.deploy import run as runs
+from simfl.deploy.answers import READY
 from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
+from simfl.privacy.certificates import SUBMITTER
 from simfl.privacy.tokens import secret_of
-from simfl.storage import private_folder, write_atomically
+from simfl.storage import write_atomically
 from simfl.transport.flare import FlareTransport
+from tests.privacy.authority import Project
 
 PATIENCE = 0.3
 
@@ -64,31 +69,77 @@ class Job:
         self.thread.join()
         self.transport.close()
         for site in self.sites.values():
+            site.end.holding.close()
             if site.end.journal:
                 site.end.journal.close()
 
 
+def open_federation(folder, monkeypatch, n_trees, n_rows, change=lambda text: text):
+    """Three parties, their tables and a study (its text changed), and the federation that trains it in this process."""
+    study = write_study(folder, n_trees, n_rows)
+    made = Federation(folder, {party: folder / f"{party}.csv" for party in PARTIES}, seed=5)
+    made.study = folder / "shared.toml"
+    made.study.write_text(change("\n".join(line for line in study.read_text().split("\n") if "data =" not in line)))
+    monkeypatch.setattr("nvflare.fuel.flare_api.flare_api.new_secure_session", made.session)
+    monkeypatch.setattr(runs, "POLL", 0.01)
+    monkeypatch.setattr(runs, "SETTLE", 0.0)
+    return made
+
+
 class Federation:
-    """Kits without certificates, and the jobs that were submitted. It is a FLARE session, as far as SimFL uses one."""
+    """Kits with certificates, and the jobs that were submitted. It is a FLARE session, as far as SimFL uses one."""
 
     def __init__(self, folder, data, seed):
         self.kits, self.jobs, self.parties = folder / "kits", [], list(data)
         self.away = set()  # parties whose process has ended
         secret = secret_of(seed).hex()  # as in one process
+        project = Project()
         for party, table in data.items():
             (self.kits / party).mkdir(parents=True)
             own = {"name": party, "data": str(table), "secret": secret, "study": str(folder / "shared.toml")}
             lines = [f'{key} = "{value}"' for key, value in own.items()]
             text = "\n".join(
-                [*lines, "n_jobs = 1", "[require]", "masked = false", 'matching = "any"', "min_parties = 1"]
+                [
+                    *lines,
+                    "n_jobs = 1",
+                    "[require]",
+                    "signed = false",
+                    "masked = false",
+                    'matching = "any"',
+                    "min_parties = 1",
+                ]
             )
             (self.kits / party / "party.toml").write_text(text)
-        startup = private_folder(self.kits / "submitter" / "startup")
+            project.write_kit(party, self.kits / party / "startup")
+        startup = self.kits / "submitter" / "startup"
+        project.write_kit(SUBMITTER, startup, role="submitter")
         write_atomically(startup / "fed_admin.json", b"", private=True)
 
     def kill(self, party):
         self.away.add(party)
         self.jobs[-1].sites[party].dead = True
+
+    # What a study's listener calls after each tree.
+
+    def lose_first_job(self, at):
+        """End the first job in this round."""
+
+        def after_tree(record, connected):
+            if record.round == at and len(self.jobs) == 1:
+                self.jobs[0].end()
+
+        return after_tree
+
+    def lose(self, party, at, *, until_missed=False):
+        """Kill a party's process in this round (of the first job); perhaps it is back when it was missed."""
+
+        def after_tree(record, connected):
+            if record.round == at and len(self.jobs) == 1:
+                self.kill(party)
+            if until_missed and record.absent:
+                self.away.clear()
+
+        return after_tree
 
     def session(self, name, kit, timeout):
         self.transfer = Path(kit) / "transfer"
@@ -103,6 +154,10 @@ class Federation:
         if not self.jobs[int(job)].thread.is_alive():
             raise RuntimeError("the job is not running")
         return json.loads(json.dumps(self.jobs[int(job)].hub.progress(question)))
+
+    def do_command(self, command):
+        """The hub's end of a job answers from the start."""
+        return {"data": [{"type": "dict", "data": {"ready": command.startswith(READY)}}]}
 
     def get_job_status(self, job):
         return "RUNNING" if self.jobs[int(job)].thread.is_alive() else "FINISHED:EXECUTION_EXCEPTION"

@@ -18,17 +18,19 @@ import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl import messages as msg
 from simfl.cli.app import app, main
-from simfl.deploy import check, endpoints, processes
+from simfl.deploy import check, processes
 from simfl.deploy import run as runs
-from simfl.deploy.endpoints import HubEndpoint, Order, PartyEndpoint
+from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
 from simfl.deploy.kits import provision
-from simfl.deploy.study import read_study, write_examples
+from simfl.deploy.orders import Order
+from simfl.deploy.study import read_party_file, read_study, write_examples
 from simfl.deploy.tables import open_table
 from simfl.errors import EngineError, FileError, StudyError
+from simfl.hub.journal import Grew, open_journal
 from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport.local import LocalTransport
-from tests.deploy.one_process import Federation
+from tests.deploy.one_process import open_federation
 from tests.wire import sessions
 
 run = CliRunner().invoke
@@ -43,10 +45,16 @@ def study(tmp_path):
 
 def test_init_writes_both_files_or_none(study, tmp_path):
     assert {path.name for path in tmp_path.glob("*.toml")} == {"study.toml", "party.toml"}
+    assert stat.S_IMODE((tmp_path / "party.toml").stat().st_mode) == 0o600  # it can hold a secret
     study.unlink()
     with pytest.raises(FileError, match=r"party\.toml is there already and is left as it is"):
         write_examples(tmp_path)
     assert not study.exists()
+
+
+def test_a_missing_kit_names_the_command_that_makes_one(study):
+    with pytest.raises(FileError, match=r"`simfl join .*study\.toml --name submitter` makes one"):
+        runs.run_study(study)
 
 
 def test_check_tells_the_size_and_everything_that_will_leave(study):
@@ -160,10 +168,10 @@ def test_what_is_not_a_kit_is_not_started(tmp_path, study):
 
 def test_a_hub_that_does_not_start_names_its_log(tmp_path, monkeypatch):
     at_once = [sys.executable, "-c", ""]
-    monkeypatch.setattr(processes, "start", lambda *_: subprocess.Popen(at_once))
+    monkeypatch.setattr(processes, "start", lambda *_, within: subprocess.Popen(at_once))
     study = read_study(write_study(tmp_path, 30, 20))
     local = processes.LocalProcesses(study, tmp_path, tmp_path / "federation")
-    with pytest.raises(EngineError, match=re.escape(str(tmp_path / "federation" / "hub.log"))), local:
+    with pytest.raises(EngineError, match=re.escape(str(tmp_path / "federation" / "hub" / "flare.txt"))), local:
         pass
     assert local.processes["hub"].returncode == 0
 
@@ -182,6 +190,25 @@ def test_init_takes_the_columns_of_a_table(tmp_path):
     study = read_study(tmp_path / "study.toml")
     assert study.label == "died"
     assert study.columns == {"age": "number", "ward": ["medicine", "surgery"], "smoker": "boolean"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "objective"),
+    [("01", "binary:logistic"), ("0123456", "multi:softprob"), ("abc", "multi:softprob"), ("", "reg:squarederror")],
+)
+def test_init_finds_the_objective_of_a_label_and_names_the_file(tmp_path, labels, objective):
+    table = tmp_path / "my table.csv"
+    rows = [f"{60 + n},{n % 3},{labels[n % len(labels)] if labels else n / 7}" for n in range(42)]
+    table.write_text("\n".join(["age,code,y", *rows]) + "\n")
+    write_examples(tmp_path, table, "y")
+    study = read_study(tmp_path / "study.toml")
+    assert study.parameters["objective"] == objective
+    assert study.parameters["early_stopping_rounds"] == 20
+    assert (
+        'code = "number"  # or, if these are codes without an order: ["0", "1", "2"]'
+        in (tmp_path / "study.toml").read_text()
+    )
+    assert read_party_file(tmp_path / "party.toml").data == str(table)
 
 
 def test_check_rehearses_the_study_and_tells_which_protections_are_on(tmp_path):
@@ -224,14 +251,12 @@ def test_a_rare_class_takes_part_in_the_rehearsal():
 @pytest.fixture
 def federation(tmp_path, monkeypatch):
     """A study for three parties, and the federation that trains it in this process."""
-    study = write_study(tmp_path, 12, 120)
-    made = Federation(tmp_path, {party: tmp_path / f"{party}.csv" for party in PARTIES}, seed=5)
-    made.study = tmp_path / "shared.toml"
-    made.study.write_text("\n".join(line for line in study.read_text().split("\n") if "data =" not in line))
-    monkeypatch.setattr("nvflare.fuel.flare_api.flare_api.new_secure_session", made.session)
-    monkeypatch.setattr(runs, "POLL", 0.01)
-    monkeypatch.setattr(runs, "SETTLE", 0.0)
-    return made
+    return open_federation(tmp_path, monkeypatch, 12, 120)
+
+
+def resume(federation, tmp_path):
+    """The command that an error names."""
+    return f"simfl train {federation.study} --resume --out {tmp_path / 'run'}"
 
 
 def test_a_relative_run_folder_is_found(federation, tmp_path, monkeypatch):
@@ -262,16 +287,14 @@ def test_a_changed_parameter_or_table_at_a_resume_is_named(federation, tmp_path)
 
 def test_a_training_continues_by_itself_when_a_job_is_lost(federation, tmp_path):
     said = []
-
-    def lose_once(record, connected):
-        if record.round == 4 and len(federation.jobs) == 1:
-            federation.jobs[0].end()
-
-    listener = runs.Listener(tell=said.append, tree=lose_once)
+    listener = runs.Listener(tell=said.append, tree=federation.lose_first_job(at=4))
     folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
     assert "the job ended (FINISHED:EXECUTION_EXCEPTION): continuing from the journal" in said
     assert (folder / "model.ubj").read_bytes() == in_one_process(tmp_path / "study.toml")
     assert [record.round for record in RunRecord.load(folder).history] == list(range(12))
+    journal = open_journal(next((federation.kits / "hub").glob("runs/*/journal")))
+    signers = [[tree.signed.builder for tree in entry.adopted] for entry in journal.of(Grew)]
+    assert signers == [[PARTIES[n % 3]] for n in range(12)]  # the others summed over nothing else
 
 
 def test_a_training_that_is_lost_again_and_again_is_given_up(federation, tmp_path, monkeypatch):
@@ -286,14 +309,8 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
     text = federation.study.read_text().replace("n_trees = 12", "n_trees = 60").replace('"stop"', '"continue"')
     federation.study.write_text(text)
     said = []
-
-    def kill(record, connected):
-        if record.round == 3 and len(federation.jobs) == 1:
-            federation.kill("south")
-        if record.absent:
-            federation.away.clear()
-
-    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(said.append, kill))
+    listener = runs.Listener(said.append, federation.lose("south", at=3, until_missed=True))
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
     assert "south is back: continuing together" in said
     history = json.loads((folder / "history.json").read_bytes())
     missed = history["missed"]["south"]
@@ -306,13 +323,9 @@ def test_a_party_that_is_away_at_the_end_gets_the_model_with_a_resume(federation
     text = federation.study.read_text().replace('"stop"', '"continue"')
     federation.study.write_text(text)
     said = []
-
-    def kill(record, connected):
-        if record.round == 3:
-            federation.kill("south")
-
-    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(said.append, kill))
-    assert "the model has not reached south: when they are back, run `simfl train --resume`" in said
+    listener = runs.Listener(said.append, federation.lose("south", at=3))
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
+    assert f"the model has not reached south: when they are back, run `{resume(federation, tmp_path)}`" in said
     own = federation.kits / "south"
     assert not list(own.glob("runs/*/model.ubj"))
     federation.away.clear()
@@ -331,7 +344,7 @@ def test_a_party_that_cannot_keep_the_model_is_named_and_gets_it_with_a_resume(f
     monkeypatch.setattr(PartyEndpoint, "answer", fail)
     runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(said.append))
     assert "south: Party 'south': a file cannot be used (its own log says which)" in said
-    assert "the model has not reached south: when they are back, run `simfl train --resume`" in said
+    assert f"the model has not reached south: when they are back, run `{resume(federation, tmp_path)}`" in said
     found = {party for party in PARTIES if list((federation.kits / party).glob("runs/*/model.ubj"))}
     assert found == {*PARTIES} - {"south"}
     monkeypatch.setattr(PartyEndpoint, "answer", answer)
@@ -339,9 +352,7 @@ def test_a_party_that_cannot_keep_the_model_is_named_and_gets_it_with_a_resume(f
     assert list((federation.kits / "south").glob("runs/*/model.ubj"))
 
 
-def test_every_mismatch_of_every_party_is_in_one_message_without_its_values(federation, tmp_path, monkeypatch):
-    logged = []
-    monkeypatch.setattr(endpoints.logger, "error", lambda *said: logged.append(str(said)))
+def test_every_mismatch_of_every_party_is_in_one_message_without_its_values(federation, tmp_path, caplog):
     (tmp_path / "north.csv").write_text("x0,x1,y\n1,two,0\n3,4,1\n")
     (tmp_path / "west.csv").write_text("nothing\n")
     with pytest.raises(StudyError) as refused:
@@ -350,7 +361,7 @@ def test_every_mismatch_of_every_party_is_in_one_message_without_its_values(fede
     assert "north: column 'x2' is missing" in said
     assert "column 'x1' has 1 values that are not numbers" in said
     assert "two" not in said
-    assert "as 'two'" in "".join(logged)  # the party's own log has it
+    assert "as 'two'" in caplog.text  # the party's own log has it
     assert "west: the label column 'y' is missing" in said
     assert "south" not in said
 

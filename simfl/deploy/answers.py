@@ -1,0 +1,55 @@
+"""What the lasting process of a hub answers, and what it keeps of the parties.
+
+Nothing here, nor in what it imports, loads a table or a tree: these processes run for months beside a party's data, and
+a training runs in one of its own.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from simfl.deploy.course import Stage
+
+STATUS, READY = "simfl_status", "simfl_ready"  # commands of the submitter to the hub's own process
+CONNECTIONS = "connections.json"  # in the hub's kit: what it knows of the parties
+PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that says where a party's party.toml is
+STALE = 25.0  # seconds: a site reports every ten, and one that is this late is not connected
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """A party, as the hub sees it. Versions and expiry are what the party says of itself."""
+
+    name: str
+    connected: bool = False
+    since: float = 0.0  # it is connected, or not any more
+    heard: float = 0.0
+    versions: dict[str, str] = {}
+    expires: float = 0.0  # its certificate
+
+
+class HubStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hub answers to `simfl status`."""
+
+    time: float  # by the hub's clock
+    since: float
+    versions: dict[str, str]
+    expires: float  # its certificate
+    parties: list[Connection] = []
+    trainings: list[Stage] = []
+
+
+def versions() -> dict[str, str]:
+    """The packages that must fit together."""
+    return {name: version(name) for name in ("simfl", "xgboost", "numpy", "nvflare")}
+
+
+def read_connections(kit: Path, *, alive: bool) -> list[Connection]:
+    """What the hub of this kit knows of the parties; of a hub that does not run, nobody is connected."""
+    try:
+        known = msgspec.json.decode((kit / CONNECTIONS).read_bytes(), type=list[Connection])
+    except (OSError, msgspec.DecodeError):
+        return []
+    return [msgspec.structs.replace(party, connected=party.connected and alive) for party in known]

@@ -1,0 +1,217 @@
+"""Who is connected: what the lasting process of a hub or of a party knows, beside the jobs that FLARE starts from it.
+
+FLARE builds one of the two components here into its own process (`processes.start` names them in the kit's settings).
+At the hub it tells who connects and who is lost, and answers `simfl status`. At a party it tells how the connection to
+the hub is. Both tell when a training's own process has ended before the training did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.fuel.hci.proto import MetaStatusValue, make_meta
+from nvflare.fuel.hci.reg import CommandModule, CommandModuleSpec, CommandSpec
+from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
+
+from simfl.callbacks import duration
+from simfl.deploy.answers import (
+    CONNECTIONS,
+    PARTY_FILE,
+    READY,
+    STALE,
+    STATUS,
+    Connection,
+    HubStatus,
+    read_connections,
+    versions,
+)
+from simfl.deploy.course import ENDED, STAGE_FILE, Stage, read_stages
+from simfl.deploy.logs import mark_events, tell
+from simfl.deploy.way import hub_of
+from simfl.privacy.certificates import expiry_of
+from simfl.storage import write_atomically
+from simfl.transport.lifetime import READY_FILE
+
+LOOK = 1.0  # seconds between two looks
+_FACTS: Final = "simfl"  # under which a party's facts travel when it registers
+
+
+class _Lasting(FLComponent):  # type: ignore[misc]
+    """Looks at what changes, in a thread of FLARE's own process. In the process of a job it does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine: Any = None
+        self._jobs: set[str] = set()
+
+    def begin(self, fl_ctx: Any, look: Callable[[], None]) -> None:
+        """FLARE has started."""
+        mark_events()
+        self.engine = fl_ctx.get_engine()
+        threading.Thread(target=self._keep_looking, args=(look,), daemon=True, name="simfl-connections").start()
+
+    def _keep_looking(self, look: Callable[[], None]) -> None:
+        while True:
+            with contextlib.suppress(LookupError, RuntimeError):  # a table of FLARE's that has just changed
+                look()
+            time.sleep(LOOK)
+
+    def tell_ended(self, running: set[str], runs: Path) -> None:
+        """Tell of trainings whose job is gone before they had ended."""
+        gone, self._jobs = self._jobs - running, running
+        for folder in runs.glob("*") if gone else ():
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                stage = msgspec.json.decode((folder / STAGE_FILE).read_bytes(), type=Stage)
+                if stage.job in gone and stage.stage not in ENDED:
+                    done = f" after tree {stage.tree} of {stage.n_trees}" if stage.tree else ""
+                    tell("ended", f"the training {stage.run} was interrupted{done}: all finished trees are kept")
+                    interrupted = msgspec.structs.replace(stage, stage="interrupted", changed=time.time())
+                    write_atomically(folder / STAGE_FILE, msgspec.json.encode(interrupted))
+
+
+class HubConnections(_Lasting):
+    """At the hub."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kit = Path.cwd()
+        self.since = time.time()
+        self.parties: dict[str, Connection] = {}
+        self._tokens: dict[str, str] = {}
+        ServerCommandModules.register_cmd_module(_Commands(self))
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        if event_type == EventType.SYSTEM_START:
+            self.kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+            self.parties = {party.name: party for party in read_connections(self.kit, alive=False)}
+            self.begin(fl_ctx, self.look)
+            tell("listening", f"listening on port {hub_of(self.kit)[1]}")
+
+    def look(self) -> None:
+        """Tell who has come, gone, or come back."""
+        now, before = time.time(), dict(self.parties)
+        for client in self.engine.get_clients():
+            self._see(client, now)
+        for name, party in self.parties.items():
+            if party.connected and now - party.heard > STALE:
+                self.parties[name] = msgspec.structs.replace(party, connected=False, since=now)
+                tell("lost", f"{name} is lost: no sign of life for {duration(now - party.heard)}", level=30)
+        if {n: (p.connected, p.since) for n, p in before.items()} != {
+            n: (p.connected, p.since) for n, p in self.parties.items()
+        }:
+            write_atomically(self.kit / CONNECTIONS, msgspec.json.encode(list(self.parties.values())))
+        self.tell_ended(set(self.engine.run_processes), self.kit / "runs")
+
+    def _see(self, client: Any, now: float) -> None:
+        """A party that FLARE lists. It lists those that are lost for a while, too."""
+        name, heard = str(client.name), float(client.last_connect_time)
+        known = self.parties.get(name, Connection(name=name))
+        facts = (client.get_site_config() or {}).get(_FACTS)
+        if isinstance(facts, dict):
+            with contextlib.suppress(msgspec.ValidationError):
+                said = msgspec.convert({"name": name, **facts}, Connection)
+                known = msgspec.structs.replace(known, versions=said.versions, expires=said.expires)
+        if now - heard <= STALE and (not known.connected or self._tokens.get(name) != client.token):
+            word = "is back" if known.since else "is connected"
+            self._tokens[name] = client.token
+            known = msgspec.structs.replace(known, connected=True, since=now)
+            present = [p for p in self.parties.values() if p.connected and p.name != name]
+            tell("connected", f"{name} {word} ({_software(known)}); connected now: {len(present) + 1}")
+        self.parties[name] = msgspec.structs.replace(known, heard=heard)
+
+    def status(self) -> HubStatus:
+        """All that `simfl status` shows."""
+        return HubStatus(
+            time=time.time(),
+            since=self.since,
+            versions=versions(),
+            expires=expiry_of(self.kit),
+            parties=list(self.parties.values()),
+            trainings=read_stages(self.kit / "runs")[:100],
+        )
+
+
+def _software(party: Connection) -> str:
+    return f"SimFL {party.versions['simfl']}" if "simfl" in party.versions else "version unknown"
+
+
+class _Commands(CommandModule):  # type: ignore[misc]
+    """The submitter's two questions to the hub's own process. FLARE has checked who asks."""
+
+    def __init__(self, hub: HubConnections) -> None:
+        super().__init__()
+        self.hub = hub
+
+    def get_spec(self) -> Any:
+        """What FLARE shall offer."""
+        specs = [
+            CommandSpec(name=STATUS, description="status", usage=STATUS, handler_func=self.tell_status, visible=True),
+            CommandSpec(
+                name=READY, description="ready", usage=f"{READY} JOB", handler_func=self.is_ready, visible=True
+            ),
+        ]
+        return CommandModuleSpec(name="simfl", cmd_specs=specs)
+
+    def tell_status(self, conn: Any, args: list[str]) -> None:
+        """Everything that is known here."""
+        conn.append_dict(msgspec.to_builtins(self.hub.status()), meta=make_meta(MetaStatusValue.OK))
+
+    def is_ready(self, conn: Any, args: list[str]) -> None:
+        """Whether the hub's end of a job answers questions yet: asked earlier, FLARE would log errors."""
+        job = Path(args[1]).name if len(args) == 2 else ""
+        ready = bool(job) and (self.hub.kit / job / READY_FILE).exists()
+        conn.append_dict({"ready": ready}, meta=make_meta(MetaStatusValue.OK))
+
+
+class PartyConnections(_Lasting):
+    """At a party."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hub = "the hub"
+        self._heard = 0.0
+        self._lost = False
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        if event_type == EventType.BEFORE_CLIENT_REGISTER:
+            mark_events()
+            config = fl_ctx.get_prop(FLContextKey.CLIENT_CONFIG)
+            kit = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
+            facts = {"versions": versions(), "expires": expiry_of(kit)}
+            config["site_config"] = {_FACTS: facts}  # FLARE sends it along
+        elif event_type == EventType.AFTER_CLIENT_REGISTER:
+            self.hub = f"the hub at {fl_ctx.get_prop(FLContextKey.SERVER_CONFIG)[0]['service']['target']}"
+            self._heard = time.time()
+            tell("connected", f"connected to {self.hub}")
+        elif event_type == EventType.SYSTEM_START:
+            self.begin(fl_ctx, self.look)
+        elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
+            self._heard = time.time()
+
+    def look(self) -> None:
+        """Tell when the hub is silent, and when it answers again."""
+        silent = time.time() - self._heard
+        if silent > STALE and not self._lost:
+            since = datetime.fromtimestamp(self._heard, UTC).astimezone().strftime("%H:%M:%S")
+            tell("lost", f"{self.hub} has not answered since {since}: trying again until it does", level=30)
+        elif silent <= STALE and self._lost:
+            tell("connected", f"connected to {self.hub} again")
+        self._lost = silent > STALE
+        home = Path(os.environ.get(PARTY_FILE, "party.toml")).parent
+        self.tell_ended(set(self.engine.get_all_job_ids()), home / "runs")
+
+
+CLASSES: Final = {
+    side: f"{__name__}.{kind.__name__}" for side, kind in (("server", HubConnections), ("client", PartyConnections))
+}

@@ -1,0 +1,148 @@
+"""Studies with recipe = "joint", with real endpoints: the hub gets to see no model, everybody else has the same one."""
+
+import json
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+import simfl
+from benchmarks.chaos import PARTIES
+from simfl.deploy import check
+from simfl.deploy import run as runs
+from simfl.deploy.study import parse_study, read_study
+from simfl.errors import PrivacyError, StudyError
+from simfl.hub.joint import open_joint_journal
+from simfl.report.record import RunRecord
+from tests.deploy.one_process import open_federation
+
+N_TREES = 12
+
+
+def joint(text):
+    """The study, with its trees grown together."""
+    chosen = '[parameters]\nrecipe = "joint"\nlockstep = 2\nmin_group = 5\nvalidation_fraction = 0.25'
+    return text.replace("rematch = 10\n", "").replace("[parameters]", chosen)
+
+
+@pytest.fixture
+def federation(tmp_path, monkeypatch):
+    """A study for three parties, and the federation that trains it in this process."""
+    return open_federation(tmp_path, monkeypatch, N_TREES, 240, joint)
+
+
+def models_of(federation):
+    found = {name: list((federation.kits / name).glob("runs/*/model.ubj")) for name in PARTIES}
+    return {name: paths[0].read_bytes() for name, paths in found.items() if paths}
+
+
+def test_the_submitter_and_every_party_have_one_model_and_the_hub_has_none(federation, tmp_path):
+    folder = runs.run_study(federation.study, out=tmp_path / "run")
+    model = (folder / "model.ubj").read_bytes()
+    assert models_of(federation) == dict.fromkeys(PARTIES, model)
+    assert simfl.load(folder / "model.ubj").n_trees == N_TREES
+    at_hub = next((federation.kits / "hub").glob("runs/*"))
+    assert not (at_hub / "model.ubj").exists()
+    assert all(b"learner" not in path.read_bytes() for path in at_hub.iterdir() if path.is_file())
+    for known, record in zip(*(RunRecord.load(place).history for place in (at_hub, folder)), strict=True):
+        assert known.train == {} != record.train
+        assert known.bytes == record.bytes > 0
+    trees = json.loads((folder / "history.json").read_bytes())["trees"]
+    assert [tree["round"] for tree in trees] == list(range(N_TREES))
+    assert all(tree["train"] for tree in trees)
+    at_party = RunRecord.load(next((federation.kits / "north").glob("runs/*")))
+    assert [r.train for r in at_party.history] == [tree["train"] for tree in trees]
+    assert {gain.party for gain in at_party.gains} == {"north"}
+    assert not RunRecord.load(at_hub).gains
+
+
+def test_a_hub_that_may_see_totals_has_the_model(federation, tmp_path):
+    federation.study.write_text(federation.study.read_text().replace("lockstep", 'hub_sees = "totals"\nlockstep'))
+    shown = []
+    listener = runs.Listener(tree=lambda record, connected: shown.append(record))
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
+    at_hub = next((federation.kits / "hub").glob("runs/*"))
+    assert (at_hub / "model.ubj").read_bytes() == (folder / "model.ubj").read_bytes()
+    assert models_of(federation) == dict.fromkeys(PARTIES, (folder / "model.ubj").read_bytes())
+    assert all(record.train for record in shown)
+
+
+def test_a_training_continues_by_itself_when_a_job_is_lost(federation, tmp_path):
+    said = []
+    listener = runs.Listener(tell=said.append, tree=federation.lose_first_job(at=3))
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
+    assert "the job ended (FINISHED:EXECUTION_EXCEPTION): continuing from the journal" in said
+    assert [record.round for record in RunRecord.load(folder).history] == list(range(N_TREES))
+    assert models_of(federation) == dict.fromkeys(PARTIES, (folder / "model.ubj").read_bytes())
+
+
+def test_a_party_that_died_is_missed_for_whole_batches_and_takes_part_again(federation, tmp_path):
+    text = federation.study.read_text().replace(f"n_trees = {N_TREES}", "n_trees = 60").replace('"stop"', '"continue"')
+    federation.study.write_text(text)
+    said = []
+    listener = runs.Listener(said.append, federation.lose("south", at=3, until_missed=True))
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
+    assert "south is back: continuing together" in said
+    missed = json.loads((folder / "history.json").read_bytes())["missed"]["south"]
+    assert missed == list(range(missed[0], missed[-1] + 1))
+    assert missed[0] % 2 == (missed[-1] + 1) % 2 == 0
+    assert missed[-1] + 1 < 60
+    assert models_of(federation) == dict.fromkeys(PARTIES, (folder / "model.ubj").read_bytes())
+
+
+def test_a_party_that_is_away_at_the_end_builds_the_model_with_a_resume(federation, tmp_path):
+    federation.study.write_text(federation.study.read_text().replace('"stop"', '"continue"'))
+    said = []
+    listener = runs.Listener(said.append, federation.lose("south", at=3))
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
+    assert any(
+        text.startswith("the model has not reached south: when they are back, run `simfl train ") for text in said
+    )
+    assert {*models_of(federation)} == {"north", "west"}
+    federation.away.clear()
+    runs.run_study(federation.study, out=tmp_path / "run", resume=True)
+    assert models_of(federation) == dict.fromkeys(PARTIES, (folder / "model.ubj").read_bytes())
+
+
+def test_the_sealed_model_opens_for_its_submitter_only(federation, tmp_path):
+    folder = runs.run_study(federation.study, out=tmp_path / "run")
+    assert (folder / runs.RECEIVER_FILE).stat().st_mode & 0o077 == 0
+    (folder / runs.RECEIVER_FILE).write_bytes(bytes(range(32)))
+    with pytest.raises(PrivacyError, match="cannot be opened"):
+        runs.open_sealed(folder)
+
+
+def test_a_submitter_without_a_certificate_of_the_study_gets_no_model(federation, tmp_path):
+    for file in (federation.kits / "submitter" / "startup").glob("client.*"):
+        file.unlink()
+    with pytest.raises(StudyError, match=r"'submitter@simfl.org' is refused: it is not signed"):
+        runs.run_study(federation.study, out=tmp_path / "run")
+    assert not list((federation.kits / "hub").glob("runs/*/model.sealed"))
+
+
+def test_the_hubs_journal_holds_sealed_decisions(federation, tmp_path):
+    runs.run_study(federation.study, out=tmp_path / "run")
+    at_hub = next((federation.kits / "hub").glob("runs/*"))
+    entries = open_joint_journal(at_hub / "journal").entries
+    sealed = [entry.result.announced.sealed for entry in entries if hasattr(entry, "result")]
+    assert len(sealed) == 4 + N_TREES // 2  # moments, cells, finer cells, labels; then a batch of two trees each
+
+
+def test_a_rehearsal_of_a_joint_study_shows_masked_sums(federation, tmp_path):
+    file = federation.kits / "north" / "party.toml"
+    found = check.check(federation.study, file)
+    assert found.refusals == []
+    on = {p.name for p in found.rehearsed.protections if p.on}
+    assert {"Masked sums", "Small groups", "Shared cut points", "Blind matching", "Fresh ids"} <= on
+    said = {p.name: p.meaning for p in found.rehearsed.protections}
+    assert said["Masked sums"].endswith("left under masks: the hub could read neither these nor their totals.")
+    assert said["Small groups"] == "Every sum held at least 5 rows of all parties, by counts with noise."
+    assert said["Fresh ids"] == "No row has a neighbour: no ids were sent."
+    assert found.rehearsed.sent["Addend"] > 0
+
+
+def test_parameters_of_another_recipe_are_refused_in_a_study(federation):
+    text = federation.study.read_text().replace("lockstep", "n_hashes = 3\nlockstep")
+    with pytest.raises(StudyError, match=r"\[parameters\] n_hashes=3 is not available with recipe='joint'"):
+        parse_study(text)
+    assert read_study(federation.study).params()[1].lockstep == 2
