@@ -2,10 +2,14 @@
 
     python -m benchmarks.accuracy [--data a9a ...] [--parties 10 2] [--seeds 3] [--json OUT] [--plot PNG]
     python -m benchmarks.accuracy --from OUT ... [--plot PNG]      # shows earlier runs again
+    python -m benchmarks.accuracy --stopped --methods joint ALL-IN      # trees chosen by early stopping, for both
+    python -m benchmarks.accuracy --data bank pendigits housing --methods joint ALL-IN      # other kinds of tables
     python -m benchmarks.accuracy --each rematch=0 max_bin=64 ... [--seeds 1]      # default recipe, each change alone
 
 Every method gets depth 8, learning rate 0.1, up to 400 trees and XGBoost's defaults otherwise. The held-out rows are
 watched as validation rows of the first party; nothing is chosen by them but the number of trees that is reported.
+With several classes (pendigits) or a number to predict (California housing: root mean square error instead of log loss)
+each party has a slice along the first column.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +27,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from sklearn.metrics import log_loss, root_mean_squared_error
 
 import simfl
-from benchmarks.data import NAMES, load, split
+from benchmarks.data import MORE, NAMES, load_with_objective, split, take
+from benchmarks.pages import COLOURS, OTHERS
 
 SETTINGS: dict[str, Any] = {"max_depth": 8, "learning_rate": 0.1, "n_trees": 400}
+STOPPING = {"validation_fraction": 0.2, "early_stopping_rounds": 30}
 # At or below these the default recipe is as good as its prototype.
 TARGETS = {
     10: {"a9a": 0.331, "cod-rna": 0.107, "ijcnn1": 0.046, "SUSY": 0.449, "HIGGS": 0.557},
@@ -38,20 +46,28 @@ Curve = list[float]
 def members(X: Any, y: np.ndarray, n_parties: int, seed: int) -> list[simfl.Party]:
     """The parties, the first of which watches the held-out rows."""
     rows, held_out = split(y, seed)
-    parts = simfl.partition.unbalanced(y[rows], n_parties, theta=0.8, seed=seed)
+    aside = take(X, held_out), y[held_out]
     return [
-        simfl.Party(f"party {i}", X[rows[p]], y[rows[p]], validation=(X[held_out], y[held_out]) if i == 0 else None)
-        for i, p in enumerate(parts)
+        simfl.Party(f"party {i}", take(X, rows[p]), y[rows[p]], validation=aside if i == 0 else None)
+        for i, p in enumerate(parts(X, y, rows, n_parties, seed))
     ]
 
 
+def parts(X: Any, y: np.ndarray, rows: np.ndarray, n_parties: int, seed: int) -> list[np.ndarray]:
+    """Which of the rows each party has: skewed by class where there are two, else by the first column."""
+    if len(np.unique(y)) == 2:
+        return simfl.partition.unbalanced(y[rows], n_parties, theta=0.8, seed=seed)
+    return np.array_split(np.argsort(X[rows, 0], kind="stable"), n_parties)
+
+
 def curve(model: simfl.Model) -> Curve:
-    return [record.validation["logloss"] for record in model.history]
+    """The first metric is the one that the objective is about."""
+    return [next(iter(record.validation.values())) for record in model.history]
 
 
 def pooled(X: Any, y: np.ndarray, seed: int) -> simfl.Party:
     rows, held_out = split(y, seed)
-    return simfl.Party("all", X[rows], y[rows], validation=(X[held_out], y[held_out]))
+    return simfl.Party("all", take(X, rows), y[rows], validation=(take(X, held_out), y[held_out]))
 
 
 def solo(X: Any, y: np.ndarray, n_parties: int, seed: int, settings: dict[str, Any]) -> Curve:
@@ -59,46 +75,85 @@ def solo(X: Any, y: np.ndarray, n_parties: int, seed: int, settings: dict[str, A
     _, held_out = split(y, seed)
     curves = []
     for party in members(X, y, n_parties, seed):
-        alone = simfl.Party(party.name, party.rows.X, party.rows.y, validation=(X[held_out], y[held_out]))
+        alone = simfl.Party(party.name, party.rows.X, party.rows.y, validation=(take(X, held_out), y[held_out]))
         if len(np.unique(party.rows.y)) > 1:
             curves.append(curve(simfl.train([alone], callbacks=[], random_state=seed, **settings)))
     return np.mean(curves, axis=0).tolist()
 
 
+def stopped(parties: list[simfl.Party], held_out: tuple[Any, np.ndarray], settings: dict[str, Any]) -> Curve:
+    """One number: the loss on the held-out rows, of as many trees as a fifth of the training rows says."""
+    alone = [simfl.Party(p.name, p.rows.X, p.rows.y) for p in parties]
+    model, (X, y) = simfl.train(alone, callbacks=[], **settings | STOPPING), held_out
+    if settings["objective"] == "reg:squarederror":
+        return [float(root_mean_squared_error(y, model.predict(X)))]
+    return [float(log_loss(y, model.predict_proba(X)))]
+
+
 DEFAULT = "default"
+OURS: dict[str, dict[str, Any]] = {
+    "paper": {"recipe": "paper"},
+    DEFAULT: {},
+    "joint": {"recipe": "joint"},
+    "joint, no guard": {"recipe": "joint", "min_group": 1},
+}
+
+
+def trained(X: Any, y: np.ndarray, n_parties: int, seed: int, settings: dict[str, Any]) -> Curve:
+    return curve(simfl.train(members(X, y, n_parties, seed), callbacks=[], random_state=seed, **settings))
+
+
 METHODS: dict[str, Callable[..., Curve]] = {
-    "SOLO": lambda X, y, m, s, kw: solo(X, y, m, s, kw),
+    "SOLO": solo,
     "TFL": lambda X, y, m, s, kw: curve(simfl.baselines.tfl(members(X, y, m, s), callbacks=[], random_state=s, **kw)),
-    "paper": lambda X, y, m, s, kw: curve(
-        simfl.train(members(X, y, m, s), callbacks=[], recipe="paper", random_state=s, **kw)
-    ),
-    DEFAULT: lambda X, y, m, s, kw: curve(simfl.train(members(X, y, m, s), callbacks=[], random_state=s, **kw)),
+    **{name: lambda X, y, m, s, kw, own=own: trained(X, y, m, s, own | kw) for name, own in OURS.items()},
     "ALL-IN": lambda X, y, m, s, kw: curve(simfl.train([pooled(X, y, s)], callbacks=[], random_state=s, **kw)),
 }
 
 
-def run(names: list[str], party_counts: list[int], seeds: int, methods: list[str], changes: list[str]) -> list[dict]:
-    """Train everything; one entry per data set, number of parties, method and seed.
+def stop_early(method: str) -> Callable[..., Curve]:
+    """The same method, its number of trees chosen by validation rows."""
 
-    With changes, the default recipe is trained once with each of them, under its name.
-    """
-    wanted = {change: (METHODS[DEFAULT], parsed([change])) for change in changes}
-    wanted = {method: (METHODS[method], {}) for method in methods} | wanted
-    results = []
+    def train(X: Any, y: np.ndarray, n_parties: int, seed: int, settings: dict[str, Any]) -> Curve:
+        _, held_out = split(y, seed)
+        parties = [pooled(X, y, seed)] if method == "ALL-IN" else members(X, y, n_parties, seed)
+        return stopped(
+            parties, (take(X, held_out), y[held_out]), OURS.get(method, {}) | settings | {"random_state": seed}
+        )
+
+    return train
+
+
+def run(
+    names: list[str], party_counts: list[int], seeds: int, wanted: dict[str, tuple[Callable[..., Curve], dict]]
+) -> list[dict]:
+    """Train everything; one entry per data set, number of parties, method (with changes of its settings) and seed."""
+    results: list[dict] = []
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("accuracy", total=len(names) * len(party_counts) * seeds * len(wanted))
         for name in names:
-            X, y = load(name)
-            for m in party_counts:
-                for seed in range(seeds):
-                    for method, (train, more) in wanted.items():
-                        begun = time.perf_counter()
-                        losses = train(X, y, m, seed, SETTINGS | more)
-                        seconds = time.perf_counter() - begun
-                        entry = {"data": name, "parties": m, "seed": seed, "method": method, "seconds": seconds}
-                        results.append(entry | {"curve": losses})
-                        progress.advance(task)
+            X, y, objective = load_with_objective(name)
+            for m, seed, method in product(party_counts, range(seeds), wanted):
+                train, more = wanted[method]
+                results.append({"data": name, "parties": m, "seed": seed, "method": method})
+                settings = SETTINGS | {"objective": objective} | more
+                results[-1] |= _pooled_before(results) or _timed(train, X, y, m, seed, settings)
+                progress.advance(task)
     return results
+
+
+def _timed(train: Callable[..., Curve], *given: Any) -> dict[str, Any]:
+    begun = time.perf_counter()
+    return {"curve": train(*given), "seconds": time.perf_counter() - begun}
+
+
+def _pooled_before(results: list[dict]) -> dict[str, Any] | None:
+    """All rows pooled are the same rows, however many parties they come from: they are trained on once."""
+    *before, now = results
+    for r in before:
+        if now["method"] == "ALL-IN" and all(r[fact] == now[fact] for fact in ("data", "seed", "method")):
+            return {"curve": r["curve"], "seconds": r["seconds"]}
+    return None
 
 
 def parsed(pairs: list[str]) -> dict[str, Any]:
@@ -132,18 +187,21 @@ def trees_to_reach(results: list[dict], data: str, parties: int, method: str) ->
 
 
 def show(results: list[dict], parties: int, methods: list[str]) -> Table:
-    table = Table(title=f"{parties} parties: best log loss", title_justify="left")
-    for head in ("data", *methods, "target", "trees to ALL-IN's best"):
+    chosen = all(len(r["curve"]) == 1 for r in results)
+    what = "log loss, trees chosen by validation rows" if chosen else "best log loss"
+    table = Table(title=f"{parties} parties: {what}", title_justify="left")
+    ours = [method for method in methods if method in (DEFAULT, "joint", "joint, no guard") and not chosen]
+    for head in ("data", *methods, "target", *(f"{method}: trees to ALL-IN's best" for method in ours)):
         table.add_column(head, justify="left" if head == "data" else "right")
     for data in dict.fromkeys(r["data"] for r in results):
         cells = [f"{best(results, data, parties, method):.4f}" for method in methods]
-        target = TARGETS.get(parties, {}).get(data)
+        target = TARGETS.get(parties, {}).get(data) if DEFAULT in methods and not chosen else None
         reached = (
             ""
             if target is None
             else f"{target:.3f} {'met' if best(results, data, parties, 'default') <= target else 'MISSED'}"
         )
-        table.add_row(data, *cells, reached, trees_to_reach(results, data, parties, "default"))
+        table.add_row(data, *cells, reached, *(trees_to_reach(results, data, parties, method) for method in ours))
     return table
 
 
@@ -164,11 +222,10 @@ def plot(results: list[dict], parties: int, path: Path) -> None:
 
     names = list(dict.fromkeys(r["data"] for r in results))
     methods = [m for m in METHODS if any(r["method"] == m for r in results)]
-    colours = {"default": "#1a7f37", "ALL-IN": "#57606a"}
     figure, panels = plt.subplots(1, len(names), figsize=(11, 2.5), layout="constrained", sharey=True)
     for panel, name in zip(np.atleast_1d(panels), names, strict=True):
         values = [best(results, name, parties, method) for method in methods]
-        bars = panel.barh(methods, values, color=[colours.get(m, "#c9d1d9") for m in methods])
+        bars = panel.barh(methods, values, color=[COLOURS.get(m, OTHERS) for m in methods])
         panel.bar_label(bars, [f"{v:.3f}" for v in values], padding=3, fontsize=8)
         panel.set_title(name, fontsize=10)
         panel.set_xlim(0, max(values) * 1.35)
@@ -176,7 +233,8 @@ def plot(results: list[dict], parties: int, path: Path) -> None:
         panel.spines[["top", "right", "bottom"]].set_visible(False)
         panel.tick_params(left=False)
     np.atleast_1d(panels)[0].invert_yaxis()
-    labels = ["SimFL" if m == "default" else "SimFL, paper's recipe" if m == "paper" else m for m in methods]
+    words = {"default": "SimFL", "paper": "SimFL, paper's recipe", "joint": "SimFL joint"}
+    labels = [words.get(m, m) for m in methods]
     np.atleast_1d(panels)[0].set_yticks(range(len(methods)), labels)
     figure.suptitle(f"Log loss on held-out rows, {parties} skewed parties (lower is better)", fontsize=11)
     figure.savefig(path, dpi=150)
@@ -184,20 +242,23 @@ def plot(results: list[dict], parties: int, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--data", nargs="+", default=list(NAMES), choices=[*NAMES, *MORE])
     parser.add_argument("--parties", nargs="+", type=int, default=[10, 2])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--each", nargs="+", default=[], metavar="NAME=VALUE", help="changes of the default recipe")
+    parser.add_argument("--stopped", action="store_true", help="trees chosen by a fifth of the training rows")
     parser.add_argument("--json", type=Path, help="write the curves of all runs")
     parser.add_argument("--from", dest="earlier", type=Path, nargs="+", help="show the results of earlier runs")
     parser.add_argument("--plot", type=Path, help="draw the first number of parties")
     given = parser.parse_args()
-    methods = [DEFAULT] if given.each else given.methods
+    methods = [DEFAULT] if given.each else [m for m in given.methods if not given.stopped or m in (*OURS, "ALL-IN")]
     if given.earlier:
         results = [entry for path in given.earlier for entry in json.loads(path.read_text())]
     else:
-        results = run(given.data, given.parties, given.seeds, methods, given.each)
+        wanted = {method: (stop_early(method) if given.stopped else METHODS[method], {}) for method in methods}
+        wanted |= {change: (METHODS[DEFAULT], parsed([change])) for change in given.each}
+        results = run(given.data, given.parties, given.seeds, wanted)
     if given.json:
         given.json.write_text(json.dumps(results))
     if given.each:

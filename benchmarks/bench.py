@@ -3,8 +3,8 @@
     python -m benchmarks.bench [--only NAME ...] [--quick]
 
 Each runs as a process of its own and writes its JSON into runs/bench/; all together go to docs/results/speed.json, and
-as tables to docs/results/speed.md. With --quick sizes are small and nothing goes to docs/. FAISS is installed into
-runs/environments for the comparison; where that fails, its row is left out.
+as tables to docs/results/speed.md. With --only the others stay as they were. With --quick sizes are small and nothing
+goes to docs/. FAISS is installed into runs/environments for the comparison; where that fails, its row is left out.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "sparse": ([*SPEED, "sparse"], ["--rows", "5000"]),
     "rounds": ([*SPEED, "rounds"], ["--trees", "30"]),
     "profile": ([*SPEED, "profile", "--shapes", "HIGGS-like"], ["--rows", "20000"]),
+    "joint-million": (["benchmarks.joint_speed", "million"], ["--rows", "20000", "--trees", "24"]),
+    "joint-growth": (["benchmarks.joint_speed", "growth"], ["--rows", "125000", "--trees", "16"]),
+    "joint-midsize": (["benchmarks.joint_speed", "midsize"], ["--trees", "24", "--repeats", "1"]),
     "flare": (["benchmarks.flare", "overhead"], ["--trees", "30"]),
 }
 
@@ -69,9 +72,12 @@ def install_faiss() -> None:
         subprocess.run([*pip, "--target", str(FAISS), "faiss-cpu"], check=False)
 
 
-def gather(folder: Path) -> dict[str, Any]:
-    """What is there of all measurements."""
-    return {name: json.loads(file.read_text()) for name in COMMANDS if (file := folder / f"{name}.json").exists()}
+def gather(folder: Path, record: Path) -> dict[str, Any]:
+    """What is there of all measurements: of this machine, else what the record has."""
+    kept = json.loads(record.read_text()) if record.exists() else {}
+    files = {name: folder / f"{name}.json" for name in COMMANDS}
+    found = {name: json.loads(file.read_text()) if file.exists() else kept.get(name) for name, file in files.items()}
+    return {name: results for name, results in found.items() if results is not None}
 
 
 def page(found: dict[str, Any]) -> Page:
@@ -88,6 +94,8 @@ def page(found: dict[str, Any]) -> Page:
         ("A mid-size run: a9a, ten parties, 200 trees", _midsize),
         ("Parallel rounds: ten parties, 200 trees of depth 8", _rounds),
         ("Text: sparse rows, ten parties", _sparse),
+        ("Trees grown together beside ALL-IN, ten parties", _joint),
+        ("Trees grown together: growth with the rows", _joint_growth),
         ("NVIDIA FLARE: three parties, a9a", _flare),
     ):
         rows = function(found)
@@ -221,6 +229,47 @@ def _rounds(found: dict[str, Any]) -> Rows:
     return rows if len(rows) > 1 else []
 
 
+def _joint(found: dict[str, Any]) -> Rows:
+    """What was grown side by side. With several runs of the same, each has its column."""
+    results = [r for name in ("joint-million", "joint-midsize") for r in found.get(name, [])]
+    if not results:
+        return []
+    rows = [['`recipe="joint"`', *(f"{r['rows']:,} rows, {r['function']}, depth {r['depth']}" for r in results)]]
+    if any("logloss" in r for r in results):
+        for key, words in {"joint": "**log loss on new rows**, joint", "all_in": "the same, ALL-IN"}.items():
+            losses = [f"{r['logloss'][key]:.4f}" if "logloss" in r else "" for r in results]
+            rows.append([f"{words}, after {results[0]['trees']} trees", *losses])
+    for kind, words in {"cpu_seconds_per_tree": "processor ms per tree", "seconds_per_tree": "ms per tree"}.items():
+        for key, method in {"joint": "joint", "all_in": "ALL-IN"}.items():
+            rows.append([f"{words}, {method}", *(f"{1000 * r[kind][key]:.1f}" for r in results)])
+    for key, words in {"cpu_over_all_in": "**processor time over ALL-IN**", "over_all_in": "time over ALL-IN"}.items():
+        rows.append([f"{words} (quartiles)", *(_with_quartiles(r[key]) for r in results)])
+    rows.append(["KB per tree", *(f"{r['bytes_per_tree'] / 1000:.0f}" for r in results)])
+    rows.append(["bytes over 8[N + (2^D - 1)(M - 1)]", *(f"{r['bytes_over_paper']:.3f}" for r in results)])
+    rows.append(["load before and after", *(" and ".join(f"{x:.0f}" for x in r["load"]) for r in results)])
+    return rows
+
+
+def _with_quartiles(ratio: list[float]) -> str:
+    middle, low, high = ratio
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _joint_growth(found: dict[str, Any]) -> Rows:
+    from benchmarks.joint_speed import exponent
+
+    results = found.get("joint-growth", [])
+    if len(results) < 2:
+        return []
+    rows = [["HIGGS-like", *(f"{r['rows']:,} rows" for r in results), "grows with rows to the power"]]
+    milliseconds = [f"{1000 * r['cpu_seconds_per_tree']['joint']:.0f}" for r in results]
+    rows.append(["processor ms per tree", *milliseconds, f"{exponent(results, 'cpu_seconds_per_tree'):.2f}"])
+    sent = [f"{r['bytes_per_tree'] / 1000:.0f}" for r in results]
+    rows.append(["KB per tree", *sent, f"{exponent(results, 'bytes_per_tree'):.2f}"])
+    rows.append(["processor time over ALL-IN", *(f"{r['cpu_over_all_in'][0]:.2f}" for r in results), ""])
+    return rows
+
+
 def _flare(found: dict[str, Any]) -> Rows:
     rows = [["trees", "in one process, s", "through FLARE, s", "overhead per tree, ms", "identical models"]]
     for r in found.get("flare", []):
@@ -233,14 +282,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that the commands work")
+    parser.add_argument("--known", action="store_true", help="run nothing: write the page from what is there")
     given = parser.parse_args()
     console = Console()
-    install_faiss()
-    for name in given.only:
+    if "search" in given.only and not given.known:
+        install_faiss()
+    for name in [] if given.known else given.only:
         console.rule(name)
         run(name, quick=given.quick)
-    found = gather(QUICK if given.quick else FOLDER)
     target = QUICK if given.quick else RESULTS
+    found = gather(QUICK if given.quick else FOLDER, target / "speed.json")
     (target / "speed.json").write_text(json.dumps(found, indent=1) + "\n")
     page(found).write(target / "speed.md")
     console.print(f"Written to {Path(target) / 'speed.md'}")

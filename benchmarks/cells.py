@@ -26,7 +26,7 @@ import simfl
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "runs" / "cells"
 # What can change the numbers of a model, or its bytes. Doors, files and reports cannot.
-_ROOMS = ("preprocessing", "training", "privacy", "party", "hub")
+_ROOMS = ("preprocessing", "training", "joint", "privacy", "party", "hub")
 _CORE = (*_ROOMS, "messages.py", "wire.py", "params.py", "partition.py", "baselines.py")
 
 Cell = dict[str, Any]

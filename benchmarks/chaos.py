@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,8 @@ def in_one_process(study_path: Path) -> bytes:
     """The same training without any network: the model's bytes."""
     study = read_study(study_path)
     parties = [open_table(study, party.name, study_path.parent / str(party.data))[0] for party in study.party]
-    model = simfl.train(parties, callbacks=[], original_features=len(study.columns), **study.parameters)
+    own = {} if study.params()[0].recipe == "joint" else {"original_features": len(study.columns)}
+    model = simfl.train(parties, callbacks=[], **own, **study.parameters)
     target = study_path.parent / "reference.ubj"
     model.save(target, history=False)
     return target.read_bytes()
@@ -87,8 +89,8 @@ class Training:
     def _read(self) -> None:
         for line in self.process.stdout or ():
             self.last = line.rstrip()
-            if line.startswith("tree "):
-                self.tree = int(line.split()[1])
+            if found := re.search(r"  tree (\d+) of ", line):
+                self.tree = int(found[1])
 
     def wait_for_a_moment(self, dice: random.Random) -> bool:
         """Some time after the next tree, or now and then at any time. False: it has ended by itself."""

@@ -22,7 +22,10 @@ import numpy as np
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
+from simfl.data.files import read
+
 NAMES = ("a9a", "cod-rna", "ijcnn1", "SUSY", "HIGGS")
+MORE = ("bank", "pendigits", "housing")  # a table with categories, ten classes, a number to predict
 PAPER_NAMES = ("a9a", "cod-rna", "real-sim", "ijcnn1", "SUSY", "HIGGS")
 _DENSE = {"cod-rna": "cod-rna_train", "ijcnn1": "ijcnn1_train", "SUSY": "susy_30k", "HIGGS": "higgs_46k"}
 
@@ -105,6 +108,25 @@ def load(name: str) -> tuple[Any, np.ndarray]:
             f"{name} is not at {folder()}: set SIMFL_DATA to the folder that holds it ({error})."
         ) from None
     return X, (y > 0).astype(np.int64)
+
+
+def load_with_objective(name: str) -> tuple[Any, np.ndarray, str]:
+    """Rows, labels and objective of any of these and of `MORE`. Bank marketing is a frame, with text as categories.
+
+    Its column `duration` is left out: it is known only after the call whose outcome is to be predicted.
+    """
+    if name == "bank":
+        found = read(folder() / "bank-full.csv", "y", drop=["duration"])
+        return found.X, (np.asarray(found.y) == "yes").astype(np.int64), "binary:logistic"
+    if name in MORE:
+        stored = np.load(folder() / f"{'california_housing' if name == 'housing' else name}.npz")
+        return stored["X"], stored["y"], "reg:squarederror" if name == "housing" else "multi:softprob"
+    return *load(name), "binary:logistic"
+
+
+def take(X: Any, rows: np.ndarray) -> Any:
+    """Some rows of an array, a sparse matrix or a frame."""
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
 
 
 def read_libsvm(path: Path, expected: LibsvmFile) -> tuple[Any, np.ndarray]:

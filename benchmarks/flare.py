@@ -1,6 +1,7 @@
 """What FLARE costs: the same training in one process and through provisioned processes with mutual TLS.
 
 python -m benchmarks.flare overhead            three parties, a9a, 500 trees: milliseconds per tree on top
+python -m benchmarks.flare overhead --recipe joint   the same for trees grown together
 python -m benchmarks.flare rows --rows 1000000   a synthetic federation of this many rows, through FLARE
 
 Both trainings give every party one thread, so that they differ in the transport and not in the work. In one process the
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -24,12 +26,13 @@ from benchmarks import data
 from simfl.deploy.run import Listener, run_study
 from simfl.deploy.study import read_study
 from simfl.deploy.tables import open_table
+from simfl.report.record import RunRecord
 from simfl.transport import flare
 
 PARTIES = ("north", "south", "west")
 
 
-def overhead(trees: int) -> dict[str, Any]:
+def overhead(trees: int, recipe: str) -> dict[str, Any]:
     """Seconds per tree on top of the same training in one process."""
     X, y = data.load("a9a")
     parts = np.array_split(np.random.default_rng(0).permutation(len(y)), len(PARTIES))
@@ -41,15 +44,28 @@ def overhead(trees: int) -> dict[str, Any]:
             members += f'[[party]]\nname = "{name}"\ndata = "{name}.svm"\n'
         study = folder / "study.toml"
         study.write_text(
-            f'name = "a9a"\nfeatures = {X.shape[1]}\n[parameters]\nn_trees = {trees}\nrandom_state = 0\n{members}'
+            f'name = "a9a"\nfeatures = {X.shape[1]}\n[parameters]\nrecipe = "{recipe}"\n'
+            f"n_trees = {trees}\nrandom_state = 0\n{members}"
         )
         alone, model = _in_one_process(study)
         through, folder = _through_flare(study)
         same = (folder / "model.ubj").read_bytes() == model
+        hops = _hops(folder)
     print(f"{trees} trees: {alone:.2f} s in one process (one thread), {through:.2f} s through FLARE")
     added = 1000 * (through - alone) / trees
-    print(f"overhead: {added:.1f} ms per tree; identical models: {same}")
-    return {"trees": trees, "one_process": alone, "flare": through, "overhead_ms": added, "identical": same}
+    print(f"overhead: {added:.1f} ms per tree; identical models: {same}; load {os.getloadavg()[0]:.1f}")
+    for kind, (number, seconds) in hops.items():
+        print(f"{kind}: {number} messages, {1000 * seconds:.1f} ms each (median)")
+    found = {"trees": trees, "recipe": recipe, "one_process": alone, "flare": through, "overhead_ms": added}
+    return found | {"identical": same, "hops": hops, "load": os.getloadavg()[0]}
+
+
+def _hops(folder: Path) -> dict[str, tuple[int, float]]:
+    """Per kind of message: how many there were, and the median of their seconds, there and back."""
+    found: dict[str, list[float]] = {}
+    for exchange in RunRecord.load(folder).timeline:
+        found.setdefault(exchange.kind, []).append(exchange.seconds)
+    return {kind: (len(seconds), float(np.median(seconds))) for kind, seconds in found.items()}
 
 
 def _in_one_process(study_path: Path) -> tuple[float, bytes]:
@@ -109,12 +125,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["overhead", "rows"])
     parser.add_argument("--trees", type=int)
+    parser.add_argument("--recipe", choices=["default", "joint"], default="default")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--candidates", type=int, default=2_000)
     parser.add_argument("--json", type=Path, metavar="OUT")
     options = parser.parse_args()
     if options.what == "overhead":
-        found = overhead(options.trees or 500)
+        found = overhead(options.trees or 500, options.recipe)
     else:
         found = rows(options.rows, options.trees or 20, options.candidates)
     if options.json:

@@ -6,6 +6,7 @@ import csv
 import datetime
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,32 +16,36 @@ import numpy as np
 
 from benchmarks import cells
 from benchmarks.data import source
+from simfl.report.colours import ON_PAPER
+from simfl.report.words import JOINT
 
 RESULTS = cells.ROOT / "docs" / "results"
 QUICK_RESULTS = cells.ROOT / "runs" / "quick"
-COLOURS = {
-    "SimFL": "#1a7f37",
-    "SimFL, default recipe": "#1a7f37",
-    "SimFL, paper's recipe": "#8250df",
-    "TFL": "#bc4c00",
-    "SOLO": "#0969da",
-    "best SOLO": "#0969da",
-    "mean SOLO": "#80b3e8",
-    "ALL-IN": "#57606a",
+PALE_SOLO = "#eab48f"
+OTHERS = "#1c2330"  # software of others, and what is published
+COLOURS = {  # the report's, by all the names that our tables use
+    **ON_PAPER,
+    **dict.fromkeys(("default", "similar", "SimFL, default recipe", "SimFL, similar"), ON_PAPER["SimFL"]),
+    **dict.fromkeys(("joint", "SimFL, joint"), ON_PAPER[JOINT]),
+    **dict.fromkeys(("SimFL, paper's recipe", "SimFL, paper"), ON_PAPER["paper"]),
+    "best SOLO": ON_PAPER["SOLO"],
+    "mean SOLO": PALE_SOLO,
 }
 
 
 class Page:
     """A page under construction."""
 
-    def __init__(self, title: str, command: str, *, quick: bool = False) -> None:
+    def __init__(self, title: str, command: str, *, quick: bool = False, measured: str | None = None) -> None:
         self.lines = [f"# {title}", ""]
         if quick:
             self.say(
                 "**A QUICK RUN: few trees, one run, not all data sets. It shows that the command works; draw no "
                 "conclusions from it.**"
             )
-        self.say(f"Written by `{command}` on {datetime.date.today().isoformat()} with {versions()}, on {machine()}.")
+        # A page that is drawn again from kept figures says when and with what these were measured.
+        now = f"on {datetime.date.today().isoformat()} with {versions()}, on {machine()}"
+        self.say(f"Measured by `{command}` {measured or now}.")
 
     def say(self, text: str) -> None:
         """A paragraph."""
@@ -93,9 +98,36 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def measured_of(path: Path) -> str | None:
+    """When and with what a page says that it was measured; None: there is no such page."""
+    found = re.search(r"^(?:Written|Measured) by `[^`]*` (.*)\.$", path.read_text(), re.M) if path.exists() else None
+    return found.group(1) if found else None
+
+
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """The rows of `write_csv`: numbers as numbers, without empty cells."""
+    with path.open(newline="") as file:
+        return [{name: _number(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+
+
+def _number(text: str) -> Any:
+    """A number where the text is one.
+
+    >>> _number("5"), _number("0.25"), _number("nan"), _number("similar")
+    (5, 0.25, nan, 'similar')
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def versions() -> str:
     """What was measured, and with what."""
-    return f"{cells.code()}{_commit()}, numpy {np.__version__}, Python {platform.python_version()}"
+    ours, others = cells.code().split(", ", 1)
+    return f"{ours}{_commit()}, {others}, numpy {np.__version__}, Python {platform.python_version()}"
 
 
 def _commit() -> str:

@@ -17,7 +17,7 @@ from scipy import sparse
 
 import simfl
 from benchmarks import cells
-from benchmarks.pages import Page, write_csv
+from benchmarks.pages import OTHERS, write_csv
 from benchmarks.paper import training
 from benchmarks.paper.errors import HEADS, Plan, pyplot, save, star
 
@@ -195,7 +195,7 @@ def theorem_2(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
         for m in (2, 10)
     }
     results = dict(zip(wanted, cells.run(list(wanted.values()), measure, store, "error bound"), strict=True))
-    page = Page("Theorem 2: the error of the weighted objective, and its bound", command, quick=plan.quick)
+    page = plan.page("Theorem 2: the error of the weighted objective, and its bound", command, "error-bound.md")
     page.say(
         f"The theorem bounds |L_w - L| for every tree, with probability 1 - delta (here delta = {DELTA}), if feature "
         "values are independent and uniform and split values drawn from them, which no real data is. Left: the error "
@@ -286,7 +286,7 @@ def _plot(results: dict[tuple[str, int], cells.Result], names: tuple[str, ...], 
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for axis, data in zip(axes.flat, names, strict=False):
-        for m, colour in ((2, "#1a7f37"), (10, "#0969da")):
+        for m, colour in ((2, OTHERS), (10, "#8c959f")):
             trees = [t for t in results[data, m].get("trees", []) if t["depth"]]
             at = [t["tree"] + 1 for t in trees]
             axis.plot(at, [t["left"] for t in trees], color=colour, marker=".", label=f"error, {m} parties")
@@ -298,5 +298,7 @@ def _plot(results: dict[tuple[str, int], cells.Result], names: tuple[str, ...], 
     figure.legend(
         *axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
     )
-    figure.suptitle(f"Theorem 2, both sides for every tree, {settings} settings", fontsize=11)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("|L_w - L|, and its bound", fontsize=8)
+    figure.suptitle(f"Theorem 2, both sides for every tree, {settings}'s settings", fontsize=11)
     save(figure, path)

@@ -15,7 +15,7 @@ from benchmarks.data import load, split
 from benchmarks.pages import Page, write_csv
 from benchmarks.paper import training
 from benchmarks.paper.errors import HEADS, Plan, Table, about, star
-from benchmarks.paper.figures import EFFICIENCY
+from benchmarks.paper.figures import EFFICIENCY, Efficiency
 from benchmarks.wire import watched
 
 N_PARTIES = 10
@@ -78,9 +78,9 @@ def table_4(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
     names = [*plan.data, *([] if plan.quick else GENERATED)]
     wanted = {(s, name): _cell(plan, s, name) for s in ("paper", "today") for name in names}
     results = dict(zip(wanted, cells.run(list(wanted.values()), measure, store, "efficiency", workers=1), strict=True))
-    page = Page("Seconds and bytes of ten parties, balanced", command, quick=plan.quick)
+    page = plan.page("Seconds and bytes of ten parties, balanced", command, "efficiency.md")
     page.say(
-        "All seconds are CPU time of one thread of this machine, those of the paper (in brackets) of a P100 GPU, so "
+        "All seconds are CPU time of one thread of this machine, those of the paper of a P100 GPU, so "
         "only ratios compare. *SimFL* is the work of all ten parties one after the other; *own machine* is the slowest "
         "party of every hop, that is what it would take if each had a machine of its own, without the network. SOLO "
         "is one party. Megabytes count everything that is sent, both ways. *By formula* is the paper's own count: 8[N "
@@ -114,53 +114,28 @@ def _cell(plan: Plan, settings: str, name: str) -> cells.Cell:
 
 
 def _section(page: Page, settings: str, results: dict[str, cells.Result], wanted: dict[Any, cells.Cell]) -> None:
-    rows, ratios, pooled_ratios, megabytes, solo_ms = [], [], [], [], []
+    seconds, megabytes = [], []
+    good = {name: r for name, r in results.items() if "failed" not in r}
     for name, r in results.items():
-        known = EFFICIENCY.get(GENERATED.get(name, name)) if settings == "paper" else None
         label = f"{name} (generated)" if name in GENERATED else star(name)
         if "failed" in r:
-            rows.append([label, f"FAILED: {r['failed']}", *[""] * 9])
+            seconds.append([label, f"FAILED: {r['failed']}"])
             continue
+        known = EFFICIENCY.get(GENERATED.get(name, name)) if settings == "paper" else None
         scale = training.TREES[settings] / wanted[settings, name]["trees"] if name in GENERATED else 1.0
-        formula = 8 * (r["rows"] + 255 * (N_PARTIES - 1)) / 1e6
-        hashed = 8 * r["rows"] * r["n_hashes"] / 1e6
-        rows.append(
-            [
-                label,
-                _beside(r["all_in_seconds"] * scale, known and known.all_in),
-                _beside(r["solo_seconds"] * scale, known and known.solo),
-                _beside(r["training_seconds"] * scale, known and known.training),
-                f"{r['training_critical_seconds'] * scale:.3g}",
-                _beside(r["preparation_seconds"], known and known.preparation),
-                f"{r['preparation_critical_seconds']:.3g}",
-                _beside(r["bytes_per_tree"] / 1e6, known and known.tree_mb),
-                f"{formula:.2f}",
-                _beside(r["preparation_bytes_per_party"] / 1e6, known and known.preparation_mb),
-                f"{hashed:.1f}",
-            ]
-        )
-        ratios.append(r["training_critical_seconds"] / r["solo_seconds"])
-        pooled_ratios.append(r["training_critical_seconds"] / r["all_in_seconds"])
-        megabytes.append(r["bytes_per_tree"] / 1e6)
-        solo_ms.append(1000 * r["solo_seconds"] / wanted[settings, name]["trees"])
-    page.table(
-        [
-            "data set",
-            "ALL-IN s",
-            "SOLO s",
-            "SimFL s",
-            "own machine s",
-            "prep s",
-            "prep own machine s",
-            "MB per tree",
-            "by formula",
-            "prep MB per party",
-            "by formula",
-        ],
-        rows,
-    )
+        seconds.append([label, *_seconds(r, scale, known)])
+        megabytes.append([label, *_megabytes(r, known)])
+    beside = ["paper's"] if settings == "paper" else []
+    heads = ["ALL-IN s", *beside, "SOLO s", *beside, "SimFL s", *beside, "own machine s", "prep s", *beside]
+    page.table(["data set", *heads, "prep own machine s"], seconds)
+    heads = ["MB per tree", *beside, "by formula", "prep MB per party", *beside, "by formula"]
+    page.table(["data set", *heads], megabytes)
+    ratios = [r["training_critical_seconds"] / r["solo_seconds"] for r in good.values()]
+    pooled_ratios = [r["training_critical_seconds"] / r["all_in_seconds"] for r in good.values()]
+    per_tree = [r["bytes_per_tree"] / 1e6 for r in good.values()]
+    solo_ms = [1000 * r["solo_seconds"] / wanted[settings, name]["trees"] for name, r in good.items()]
     if ratios:
-        page.bullets(_claims(settings, ratios, pooled_ratios, megabytes, solo_ms))
+        page.bullets(_claims(settings, ratios, pooled_ratios, per_tree, solo_ms))
 
 
 def _claims(
@@ -191,5 +166,28 @@ def _close(ratios: list[float]) -> int:
     return sum(1 - 1 / ratio < 0.1 for ratio in ratios)
 
 
-def _beside(value: float, printed: float | None) -> str:
-    return f"{value:.3g}" + (f" [{printed:g}]" if printed is not None else "")
+def _seconds(r: cells.Result, scale: float, known: Efficiency | None) -> list[str]:
+    """Seconds, and beside them the paper's where it has them."""
+    return [
+        *_beside(r["all_in_seconds"] * scale, known and known.all_in),
+        *_beside(r["solo_seconds"] * scale, known and known.solo),
+        *_beside(r["training_seconds"] * scale, known and known.training),
+        f"{r['training_critical_seconds'] * scale:.3g}",
+        *_beside(r["preparation_seconds"], known and known.preparation),
+        f"{r['preparation_critical_seconds']:.3g}",
+    ]
+
+
+def _megabytes(r: cells.Result, known: Efficiency | None) -> list[str]:
+    """Megabytes, the paper's, and what its formula gives for these rows."""
+    formula, hashed = 8 * (r["rows"] + 255 * (N_PARTIES - 1)) / 1e6, 8 * r["rows"] * r["n_hashes"] / 1e6
+    return [
+        *_beside(r["bytes_per_tree"] / 1e6, known and known.tree_mb),
+        f"{formula:.2f}",
+        *_beside(r["preparation_bytes_per_party"] / 1e6, known and known.preparation_mb),
+        f"{hashed:.1f}",
+    ]
+
+
+def _beside(value: float, printed: float | None) -> list[str]:
+    return [f"{value:.3g}", *([f"{printed:g}"] if printed is not None else [])]

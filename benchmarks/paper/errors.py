@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks import cells
 from benchmarks.data import source
-from benchmarks.pages import COLOURS, Page, percent, write_csv
+from benchmarks.pages import COLOURS, Page, measured_of, percent, write_csv
 from benchmarks.paper import training
 from benchmarks.paper.claims import NEAR, Verdict, lower, near, share_closed, summary
 from benchmarks.paper.figures import BALANCED, THETA_80, Errors
@@ -38,6 +38,12 @@ class Plan:
     data: tuple[str, ...]
     runs: dict[str, int]  # per settings
     quick: bool = False
+    drawn: Path | None = None  # where the pages are, if they are only drawn again from their CSV files
+
+    def page(self, title: str, command: str, name: str) -> Page:
+        """A new page; drawn again, it says when its figures were measured."""
+        measured = measured_of(self.drawn / name) if self.drawn else None
+        return Page(title, command, quick=self.quick, measured=measured)
 
     def runs_of(self, data: str, settings: str) -> int:
         """Text with thousands of columns is dear under today's settings: two runs at most."""
@@ -132,14 +138,16 @@ def errors(plan: Plan, partition: str, store: cells.Store, out: Path, command: s
     tables = [Table(plan, settings, partition, 2) for settings in ("paper", "today")]
     run_all(tables, store, f"errors, {partition}")
     name = "errors-balanced" if balanced else f"errors-{partition.replace(' ', '-')}"
-    page = Page(f"Test errors of two parties, {partition}", command, quick=plan.quick)
+    page = plan.page(f"Test errors of two parties, {partition}", command, f"{name}.md")
     page.say(
-        "Percent of held-out rows (25 %) that are classified wrongly; lower is better. Mean over the runs; for SimFL "
-        "also the lowest and highest. Every run has its own split, partition and hashes, so the range holds all of "
-        "that; the paper's range holds the hashes alone. "
-        + ("In brackets the figure printed in the paper. " if printed else "")
-        + "A star marks data that is a sample or a stand-in (see the end): there the paper's figure is of other rows."
+        "Percent of held-out rows (25 %) that are classified wrongly; lower is better. Means over the runs. Every run "
+        "has its own split, partition and hashes, so the range holds all of that; the paper's range holds the hashes "
+        "alone. A star marks data that is a sample or a stand-in (see the end): there the paper's figure is of other "
+        "rows."
     )
+    page.head("What the paper says, on these runs")
+    for table in tables:
+        _claims_section(page, table, printed if table.settings == "paper" else {})
     for table in tables:
         _errors_section(page, table, printed)
         page.picture(f"{name}-{table.settings}.png", f"errors of every method, {table.settings} settings")
@@ -149,32 +157,42 @@ def errors(plan: Plan, partition: str, store: cells.Store, out: Path, command: s
     write_csv(out / f"{name}.csv", [row for table in tables for row in table.rows()])
 
 
-def _errors_section(page: Page, table: Table, printed: dict[str, Errors]) -> None:
-    page.head(HEADS[table.settings])
-    page.say(about(table))
-    columns = [
-        *(m for m in table.methods if m not in (SOLO, ALL_IN)),
-        "SOLO A",
-        "SOLO B",
-        "ALL-IN",
-        "gap closed",
-        "runs",
-    ]
-    first = table.methods[0]
-    # The paper's figures belong to its own settings.
-    known = printed if table.settings == "paper" else {}
-    page.table(["data set", *columns], [_errors_row(table, data, first, known.get(data)) for data in table.plan.data])
-    page.say(
-        f"Gap closed: how much of the way from the better party alone to ALL-IN {first} has gone, in percent"
-        + (" (by the paper's figures in brackets)" if known else "")
-        + "; a dash where there is less than half a point to gain."
-    )
-    page.say("What the paper says, on these runs (difference in points ± its standard error; negative is better):")
-    for method in (m for m in table.methods if m.startswith("SimFL")):
+def _claims_section(page: Page, table: Table, known: dict[str, Errors]) -> None:
+    """The verdicts in words, one table per recipe."""
+    for method in _ours(table):
+        page.say(f"{HEADS[table.settings]}:")
         page.table([method, *(star(d) for d in table.plan.data), "in all"], claim_rows(table, method))
     page.say("Plainly: " + "; ".join(plainly(table)) + ".")
     if known:
         page.say(f"By the paper's own figures: {own_claims(known)}.")
+
+
+def _ours(table: Table) -> list[str]:
+    return [method for method in table.methods if method.startswith("SimFL")]
+
+
+def _errors_section(page: Page, table: Table, printed: dict[str, Errors]) -> None:
+    page.head(HEADS[table.settings])
+    page.say(about(table))
+    # The paper's figures belong to its own settings.
+    known = printed if table.settings == "paper" else {}
+    columns = [*_columns(table), "gap closed"]
+    heads = [text for name in columns for text in ((name, "paper's") if known else (name,))]
+    page.table(["data set", *heads, "runs"], [_errors_row(table, data, known.get(data)) for data in table.plan.data])
+    page.say(
+        f"Gap closed: how much of the way from the better party alone to ALL-IN {table.methods[0]} has gone, in "
+        "percent; a dash where there is less than half a point to gain. The lowest and the highest run:"
+    )
+    ends = [f"{method}, {end}" for method in _ours(table) for end in ("lowest", "highest")]
+    ends += ["paper's, lowest", "paper's, highest"] if known else []
+    page.table(["data set", *ends], [_range_row(table, data, known.get(data)) for data in table.plan.data])
+    page.say("The differences behind the verdicts, in points (negative is better), and their standard errors:")
+    for method in _ours(table):
+        page.table([method, *(star(d) for d in table.plan.data)], difference_rows(table, method))
+
+
+def _columns(table: Table) -> list[str]:
+    return [*_ours(table), TFL, "SOLO A", "SOLO B", ALL_IN]
 
 
 def about(table: Table) -> str:
@@ -191,25 +209,23 @@ def star(data: str) -> str:
     return data if source(data).remark.endswith("as in the paper") else f"{data}*"
 
 
-def _errors_row(table: Table, data: str, first: str, printed: Errors | None) -> list[str]:
-    def beside(text: str, figure: float | None) -> str:
-        return text if figure is None else f"{text} [{figure:.1f}]"
+def _errors_row(table: Table, data: str, printed: Errors | None) -> list[str]:
+    """One number per cell: the mean, and beside it the paper's where it has one."""
+    means = [_bar(table, data, name) for name in _columns(table)]
+    closed = share_closed(table.errors(data, table.methods[0]).mean(), min(means[-3:-1]), means[-1])
+    cells_of_row = [*(percent(mean) for mean in means), percent(closed, 0)]
+    if printed:
+        known = (printed.simfl, printed.tfl, printed.solo_a, printed.solo_b, printed.all_in)
+        theirs = [*(f"{figure:.1f}" for figure in known), percent(_closed(printed), 0)]
+        cells_of_row = [text for pair in zip(cells_of_row, theirs, strict=True) for text in pair]
+    return [star(data), *cells_of_row, str(table.plan.runs_of(data, table.settings))]
 
-    row = [star(data)]
-    for method in table.methods:
-        if method.startswith("SimFL"):
-            e = table.errors(data, method)
-            text = f"{percent(e.mean())} ({percent(e.min())}-{percent(e.max())})"
-            spread = f" [{printed.simfl:.1f} ({printed.lowest:.1f}-{printed.highest:.1f})]" if printed else ""
-            row.append(text + spread)
-    row.append(beside(percent(table.errors(data, TFL).mean()), printed and printed.tfl))
-    a, b, pooled = (table.errors(data, m, p).mean() for m, p in ((SOLO, 0), (SOLO, 1), (ALL_IN, None)))
-    row.append(beside(percent(a), printed and printed.solo_a))
-    row.append(beside(percent(b), printed and printed.solo_b))
-    row.append(beside(percent(pooled, 2 if printed else 1), printed and printed.all_in))
-    closed = share_closed(table.errors(data, first).mean(), min(a, b), pooled)
-    row.append(percent(closed, 0) + (f" [{percent(_closed(printed), 0)}]" if printed else ""))
-    return [*row, str(table.plan.runs_of(data, table.settings))]
+
+def _range_row(table: Table, data: str, printed: Errors | None) -> list[str]:
+    found = [table.errors(data, method) for method in _ours(table)]
+    ends = [percent(value) for errors_of_runs in found for value in (errors_of_runs.min(), errors_of_runs.max())]
+    theirs = [f"{printed.lowest:.1f}", f"{printed.highest:.1f}"] if printed else []
+    return [star(data), *ends, *theirs]
 
 
 def _closed(own: Errors) -> float:
@@ -228,13 +244,23 @@ def claims_of(table: Table, method: str, data: str) -> dict[str, Verdict]:
 
 
 def claim_rows(table: Table, method: str) -> list[list[str]]:
-    """One row per claim: the verdict on every data set, and in all."""
+    """One row per claim: the verdict on every data set in a word, and in all."""
     per_data = {data: claims_of(table, method, data) for data in table.plan.data}
-    claims = next(iter(per_data.values()))
     return [
-        [claim, *(str(per_data[d][claim]) for d in per_data), summary([per_data[d][claim] for d in per_data])]
-        for claim in claims
+        [claim, *(per_data[d][claim].word for d in per_data), summary([per_data[d][claim] for d in per_data])]
+        for claim in next(iter(per_data.values()))
     ]
+
+
+def difference_rows(table: Table, method: str) -> list[list[str]]:
+    """Two rows per claim: the mean difference, and its standard error."""
+    per_data = {data: claims_of(table, method, data) for data in table.plan.data}
+    rows = []
+    for claim in next(iter(per_data.values())):
+        found = [per_data[data][claim] for data in per_data]
+        rows.append([claim, *(f"{100 * verdict.difference:+.1f}" for verdict in found)])
+        rows.append(["standard error", *(percent(verdict.error) for verdict in found)])
+    return rows
 
 
 def plainly(table: Table) -> list[str]:
@@ -287,7 +313,7 @@ def plot_errors(table: Table, printed: dict[str, Errors], path: Path) -> None:
     np.atleast_1d(axes)[0].invert_yaxis()
     marked = "\nblack line: the paper's figure" if printed and table.settings == "paper" else ""
     figure.suptitle(
-        f"Test error in percent, two parties, {table.partition}, {table.settings} settings{marked}", fontsize=10
+        f"Test error in percent, two parties, {table.partition}, {table.settings}'s settings{marked}", fontsize=10
     )
     save(figure, path)
 
@@ -305,7 +331,7 @@ def over_theta(plan: Plan, thetas: Sequence[float], store: cells.Store, out: Pat
     """Error against theta, two parties."""
     tables = {s: {t: Table(plan, s, f"theta {t:g}", 2) for t in thetas} for s in ("paper", "today")}
     run_all([t for own in tables.values() for t in own.values()], store, "error against theta")
-    page = Page("Test error against theta, two parties", command, quick=plan.quick)
+    page = plan.page("Test error against theta, two parties", command, "theta.md")
     page.say(
         "Theta of class 0 and 1 - theta of class 1 are with one party, the rest with the other. The paper prints this "
         "as a figure without numbers. Its claims: SimFL works well compared with TFL and SOLO, above all where theta "
@@ -329,7 +355,7 @@ def over_theta(plan: Plan, thetas: Sequence[float], store: cells.Store, out: Pat
         )
         page.picture(f"theta-{settings}.png", f"error against theta, {settings} settings")
         plot_curves(
-            own, f"Test error in percent against theta, two parties, {settings} settings", out / f"theta-{settings}.png"
+            own, f"Test error against theta, two parties, {settings}'s settings", "theta", out / f"theta-{settings}.png"
         )
     page.sources(plan.data)
     page.write(out / "theta.md")
@@ -341,7 +367,7 @@ def over_parties(plan: Plan, counts: Sequence[int], store: cells.Store, out: Pat
     kinds = [(s, p) for s in ("paper", "today") for p in ("theta 0.8", "balanced")]
     tables = {(s, p): {m: Table(plan, s, p, m) for m in counts} for s, p in kinds}
     run_all([t for own in tables.values() for t in own.values()], store, "error against parties")
-    page = Page("Test error against the number of parties", command, quick=plan.quick)
+    page = plan.page("Test error against the number of parties", command, "parties.md")
     page.say(
         "The paper prints this as figures without numbers. Its claims: SimFL is below the lowest error of SOLO most "
         "of the time, and changes less with the number of parties than TFL. SOLO is a party alone: the best of them, "
@@ -354,7 +380,10 @@ def over_parties(plan: Plan, counts: Sequence[int], store: cells.Store, out: Pat
         picture = f"parties-{partition.replace(' ', '-')}-{settings}.png"
         page.picture(picture, f"error against the number of parties, {partition}, {settings} settings")
         plot_curves(
-            own, f"Test error in percent against the number of parties, {partition}, {settings} settings", out / picture
+            own,
+            f"Test error against the number of parties, {partition}, {settings}'s settings",
+            "parties",
+            out / picture,
         )
     page.sources(plan.data)
     page.write(out / "parties.md")
@@ -419,7 +448,7 @@ def _stability(own: dict[Any, Table], method: str) -> str:
     )
 
 
-def plot_curves(own: dict[Any, Table], title: str, path: Path) -> None:
+def plot_curves(own: dict[Any, Table], title: str, across: str, path: Path) -> None:
     """One panel per data set, one line per method; the band is the range over the runs."""
     plt = pyplot()
     any_table = next(iter(own.values()))
@@ -442,7 +471,10 @@ def plot_curves(own: dict[Any, Table], title: str, path: Path) -> None:
         _keep_others_apart(axis, own, data, methods)
         axis.set_title(star(data), fontsize=10)
         axis.set_xticks(list(own))
+        axis.set_xlabel(across, fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("test error, percent", fontsize=8)
     figure.legend(
         *axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
     )

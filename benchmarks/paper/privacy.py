@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import cells
-from benchmarks.pages import Page, percent, write_csv
+from benchmarks.pages import COLOURS, OTHERS, percent, write_csv
 from benchmarks.paper import training
 from benchmarks.paper.errors import Plan, pyplot, save, star
 from simfl.audit.audit import audit
@@ -62,7 +62,7 @@ def theorem_1(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
         for n in hash_counts(d)
     }
     results = dict(zip(wanted, cells.run(list(wanted.values()), attack, store, "privacy"), strict=True))
-    page = Page("Theorem 1: the condition L < d, and what it is worth", command, quick=plan.quick)
+    page = plan.page("Theorem 1: the condition L < d, and what it is worth", command, "privacy.md")
     page.say(
         "The theorem: while there are fewer hash functions than features, infinitely many rows fit the hash values of "
         "a row. From that the paper concludes that a dishonest party cannot determine the raw data of another. The "
@@ -149,17 +149,17 @@ def _plot(results: dict[tuple[str, str, int], cells.Result], widths: dict[str, i
     plt = pyplot()
     figure, axes = plt.subplots(1, len(widths), figsize=(2.1 * len(widths) + 0.6, 2.8), sharey=True, squeeze=False)
     for axis, data in zip(axes.flat, widths, strict=True):
-        for recipe, colour in (("paper", "#8250df"), ("default", "#1a7f37")):
+        for recipe in ("paper", "default"):
             own = {n: r for (of, d, n), r in results.items() if (of, d) == (recipe, data) and "failed" not in r}
             axis.plot(
                 list(own),
                 [100 * r["right"] for r in own.values()],
                 marker="o",
-                color=colour,
+                color=COLOURS[recipe],
                 label=f"attack, {recipe} recipe",
             )
         blind = [100 * r["blind"] for r in own.values()]
-        axis.plot(list(own), blind, color="#57606a", linestyle=":", label="guessing")
+        axis.plot(list(own), blind, color=OTHERS, linestyle=":", label="guessing")
         axis.set_title(f"{star(data)}, d = {widths[data]}", fontsize=9)
         axis.set_xlabel("hashes L", fontsize=8)
         axis.set_ylim(0, 103)

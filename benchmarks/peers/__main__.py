@@ -1,11 +1,11 @@
 """SimFL beside its peers: the same parties, trees, depth and learning rate for all.
 
-    python -m benchmarks.peers [--quick] [--data a9a ...] [--parties 2 10] [--runs 1] [--only METHOD ...]
+    python -m benchmarks.peers [--quick] [--data a9a ...] [--parties 2 10] [--runs 1] [--only METHOD ...] [--keep]
 
 Every peer runs in an environment of its own, which this command makes (runs/environments/; needs a package index, and
 for FedTree Debian's packages). What cannot be installed, crashes or takes too long is a row with its message. The page,
 the CSV and the pictures go to docs/results/ (with --quick to runs/quick/); what is done is kept in runs/cells/ and not
-run again.
+run again. `--only METHOD --keep` measures one method and takes all other figures from the CSV that is there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks import cells
 from benchmarks.data import PAPER_NAMES
-from benchmarks.pages import QUICK_RESULTS, RESULTS
+from benchmarks.pages import QUICK_RESULTS, RESULTS, measured_of, read_csv
 from benchmarks.peers import measure, page
 from benchmarks.peers.environments import NotInstallable
 
@@ -38,32 +38,45 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=measure.METHODS, help="only these methods")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds that a peer may take for one cell")
     parser.add_argument("--known", action="store_true", help="run nothing: write the page from what is kept")
+    parser.add_argument("--keep", action="store_true", help="take what is not measured now from the page's CSV")
+    parser.add_argument("--draw", action="store_true", help="run nothing: page and pictures again from peers.csv")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.draw:
+        draw(given.out or RESULTS)
+        return
     names = given.data or (("a9a", "cod-rna") if given.quick else NAMES)
-    methods = given.only or measure.METHODS
+    out = given.out or (QUICK_RESULTS if given.quick else RESULTS)
+    earlier = page.earlier(out / "peers.csv") if given.keep else {}
     wanted = [
         measure.cell(method, data, parties, run, n_trees(data, quick=given.quick))
         for data in names
         for parties in given.parties
         for run in range(given.runs)
-        for method in methods
+        for method in (measure.METHODS if given.keep else given.only or measure.METHODS)
     ]
+    now = [cell for cell in wanted if cell["method"] in (given.only or measure.METHODS)]
     store = cells.Store(cells.FOLDER / "peers.jsonl")
     if not given.known:
-        refused = install({c["method"] for c in wanted if store.get(c) is None})
-        for cell in wanted:
+        refused = install({c["method"] for c in now if store.get(c) is None})
+        for cell in now:
             if cell["method"] in refused:
                 store.put(cell, {"failed": refused[cell["method"]]})
         work = partial(measure.measure, limit=min(given.limit, QUICK_LIMIT) if given.quick else given.limit)
-        cells.run(wanted, work, store, "peers", workers=1)
-    results = [store.get(cell) or {"failed": "not run"} for cell in wanted]
-    out = given.out or (QUICK_RESULTS if given.quick else RESULTS)
+        cells.run(now, work, store, "peers", workers=1)
+    results = [store.get(cell) or earlier.get(page.place(cell)) or {"failed": "not run"} for cell in wanted]
     extra = (" --quick" if given.quick else "") + (f" --data {' '.join(given.data)}" if given.data else "")
     extra += f" --runs {given.runs}" if given.runs != 1 else ""
     extra += f" --limit {given.limit:g}" if given.limit != LIMIT and not given.quick else ""
     page.write(list(zip(wanted, results, strict=True)), out, f"python -m benchmarks.peers{extra}", quick=given.quick)
     print(f"Written to {out}")
+
+
+def draw(out: Path) -> None:
+    """The page and its pictures from the CSV beside it."""
+    rows, told = read_csv(out / "peers.csv"), (out / "peers.md").read_text()
+    command = told.split("`")[1]
+    page.write([(row, row) for row in rows], out, command, measured=measured_of(out / "peers.md"))
 
 
 def n_trees(data: str, *, quick: bool) -> int:

@@ -23,7 +23,12 @@ from benchmarks.wire import watched
 
 TASKS = cells.ROOT / "runs" / "peers"
 SCRIPTS = Path(__file__).parent
-DEFAULT, AT_ONCE, PAPER = "SimFL, default recipe", "SimFL, default, all build at once", "SimFL, paper's recipe"
+DEFAULT, JOINT, AT_ONCE, PAPER = (
+    "SimFL, default recipe",
+    "SimFL, joint",
+    "SimFL, default, all build at once",
+    "SimFL, paper's recipe",
+)
 SOLO, ALL_IN = "XGBoost alone (SOLO, best party)", "XGBoost on all rows (ALL-IN)"
 PLUGIN_NAME, CYCLIC, BAGGING, DIVIDED, FEDTREE_NAME = (
     "XGBoost federated plugin",
@@ -32,7 +37,12 @@ PLUGIN_NAME, CYCLIC, BAGGING, DIVIDED, FEDTREE_NAME = (
     "Flower FedXgbBagging, step / parties",
     "FedTree",
 )
-OURS: dict[str, dict[str, Any]] = {DEFAULT: {}, AT_ONCE: {"turns": "all"}, PAPER: {"recipe": "paper"}}
+OURS: dict[str, dict[str, Any]] = {
+    DEFAULT: {},
+    JOINT: {"recipe": "joint"},
+    AT_ONCE: {"turns": "all"},
+    PAPER: {"recipe": "paper"},
+}
 PEERS: dict[str, tuple[Environment, str, str]] = {
     PLUGIN_NAME: (PLUGIN, "drive_plugin.py", "plugin"),
     CYCLIC: (FLOWER, "drive_flower.py", "cyclic"),
@@ -87,7 +97,7 @@ def _ours(cell: cells.Cell, parties: list[simfl.Party], X: Any) -> tuple[np.ndar
     """Twice: for the seconds with all cores, and party by party for messages, bytes and the slowest of every hop."""
     options = OURS[cell["method"]] | _settings(cell) | {"random_state": cell["run"], "callbacks": []}
     small = [simfl.Party(p.name, p.rows.X[:200], p.rows.y[:200]) for p in parties]
-    rematch = {} if options.get("recipe") == "paper" else {"rematch": len(parties)}
+    rematch = {} if "recipe" in options else {"rematch": len(parties)}
     simfl.train(small, **options | {"n_trees": 2 * len(parties)} | rematch)  # compiles
     model, seconds = _timed(lambda: simfl.train(parties, n_jobs=cells.threads(), **options))
     first, second = simfl.params.split({k: v for k, v in options.items() if k != "callbacks"})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import cells
+from benchmarks import cells, pages
 from benchmarks.pages import Page, size, two_digits, write_csv
 from benchmarks.paper.errors import pyplot, save, star
 from benchmarks.peers.latency import BANDWIDTH, HIGHEST, LOWEST, Line, told
@@ -20,6 +23,7 @@ from benchmarks.peers.measure import (
     DIVIDED,
     FEDTREE_BINS,
     FEDTREE_NAME,
+    JOINT,
     METHODS,
     OURS,
     PAPER,
@@ -29,15 +33,36 @@ from benchmarks.peers.measure import (
 )
 
 Measured = list[tuple[cells.Cell, cells.Result]]
-COLOURS = {
-    DEFAULT: "#1a7f37",
-    AT_ONCE: "#4ac26b",
-    PAPER: "#8250df",
-    PLUGIN_NAME: "#cf222e",
-    CYCLIC: "#bc4c00",
-    BAGGING: "#bf8700",
-    DIVIDED: "#d4a72c",
+# What is measured of a cell.
+FACTS = (
+    "error", "logloss", "auc", "seconds", "critical_seconds", "bytes", "messages", "mean_logloss", "rows",
+    "prepare_bytes", "prepare_messages", "failed",
+)  # fmt: skip
+COLOURS = {  # our methods as everywhere; the peers' own
+    DEFAULT: pages.COLOURS["similar"],
+    JOINT: pages.COLOURS["joint"],
+    AT_ONCE: "#7db8e8",
+    PAPER: pages.COLOURS["paper"],
+    PLUGIN_NAME: "#b0365f",
+    CYCLIC: "#2a9fb0",
+    BAGGING: "#9aa3b2",
+    DIVIDED: "#c9d1d9",
 }
+
+
+def place(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where a figure belongs, whatever code it was measured with."""
+    return tuple(str(cell[fact]) for fact in ("method", "data", "parties", "run", "trees"))
+
+
+def earlier(path: Path) -> dict[tuple[str, ...], cells.Result]:
+    """The figures of a page, from its CSV."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        place(row): {fact: row[fact] if fact == "failed" else json.loads(row[fact]) for fact in FACTS if row.get(fact)}
+        for row in rows
+    }
 
 
 class Results:
@@ -75,10 +100,10 @@ class Results:
         return None if np.isnan([work, messages, n_bytes]).any() else Line.of(work, messages, n_bytes)
 
 
-def write(measured: Measured, out: Path, command: str, *, quick: bool) -> None:
+def write(found: Measured, out: Path, command: str, *, quick: bool = False, measured: str | None = None) -> None:
     """Write page, CSV and pictures."""
-    results = Results(measured)
-    page = Page("SimFL and its peers", command, quick=quick)
+    results = Results(found)
+    page = Page("SimFL and its peers", command, quick=quick, measured=measured)
     versions = ", ".join(sorted({environment.version for environment, *_ in PEERS.values()}))
     page.say(
         "The same parties (theta 0.8: 80 % of one class in one half of the parties), trees, depth (8) and learning "
@@ -95,7 +120,8 @@ def write(measured: Measured, out: Path, command: str, *, quick: bool) -> None:
     _wire(page, results, out)
     page.sources(dict.fromkeys(data for data, _ in results.places))
     page.write(out / "peers.md")
-    write_csv(out / "peers.csv", [cell | result for cell, result in measured])
+    if not measured:  # else it was drawn from there
+        write_csv(out / "peers.csv", [cell | result for cell, result in found])
 
 
 def _remarks() -> list[str]:
@@ -111,6 +137,8 @@ def _remarks() -> list[str]:
         f"**{FEDTREE_NAME}**: horizontal mode, no encryption, {FEDTREE_BINS} bins, parties simulated in one process; "
         "bytes and "
         "messages are computed from its protocol, not measured.",
+        f"**{JOINT}**: `recipe='joint'`, with its guard. It was measured later than the others, on a busier machine: "
+        "its seconds cannot be compared with theirs; its log loss, bytes, messages and processor time can.",
         f"**{AT_ONCE}**: `turns='all'`: every party builds a tree in each round, so fewer messages in sequence.",
         f"**{SOLO}**: the party with the lowest log loss on the held-out rows, which nobody could have known.",
     ]
@@ -126,18 +154,19 @@ def _place(page: Page, results: Results, data: str, parties: int) -> None:
         failed = results.failure(data, parties, method)
         if failed:
             told = failed if failed == "not run" else f"FAILED: {failed}".replace("|", "/")
-            rows.append([method, told, *[""] * 5])
+            rows.append([method, told, *[""] * 6])
             continue
         loss, error, auc, seconds, n_bytes, messages = (
             results.mean(data, parties, method, w) for w in ("logloss", "error", "auc", "seconds", "bytes", "messages")
         )
         alone = method in (SOLO, ALL_IN)
-        sent = "-" if alone else f"{size(n_bytes)} ({size(n_bytes / trees)})"
+        sent = ["-", "-"] if alone else [size(n_bytes), size(n_bytes / trees)]
         label = f"**{method}**" if method == DEFAULT else method
-        rows.append([label, f"{loss:.4f}", f"{100 * error:.2f} %", f"{auc:.4f}", f"{seconds:.1f}", sent])
+        rows.append([label, f"{loss:.4f}", f"{100 * error:.2f} %", f"{auc:.4f}", f"{seconds:.1f}", *sent])
         rows[-1].append("-" if alone else f"{messages / trees:.1f}")
     page.table(
-        ["method", "log loss", "error", "AUC", "seconds", "sent (per tree)", "messages in sequence per tree"], rows
+        ["method", "log loss", "error", "AUC", "seconds", "sent", "sent per tree", "messages in sequence per tree"],
+        rows,
     )
 
 
@@ -153,13 +182,14 @@ def verdicts(results: Results) -> list[str]:
         met += beaten and len(known) == len(rivals)
         worse = ", ".join(f"{m} ({loss:.4f})" for m, loss in known.items() if loss <= ours)
         missing = [m for m in rivals if m not in known]
-        pooled, plugin = (results.mean(data, parties, m, "logloss") for m in (ALL_IN, PLUGIN_NAME))
+        pooled, plugin, joint = (results.mean(data, parties, m, "logloss") for m in (ALL_IN, PLUGIN_NAME, JOINT))
         told_so.append(
             f"{star(data)}, {parties} parties: default recipe {ours:.4f}, "
             + ("below cyclic, bagging and the paper's recipe" if beaten else f"NOT below {worse}")
             + (f" (no figure for {', '.join(missing)})" if missing else "")
             + f"; {ours - pooled:+.4f} from ALL-IN, "
             + (f"{ours - plugin:+.4f} from the plugin." if not np.isnan(plugin) else "the plugin has no figure.")
+            + ("" if np.isnan(joint) else f" Joint: {joint:.4f}, {joint - pooled:+.4f} from ALL-IN.")
         )
     head = f"Lower log loss than cyclic, bagging and the paper's recipe: at {met} of {len(results.places)} places."
     return [f"**{head}**", *told_so]
@@ -213,7 +243,7 @@ def _wire(page: Page, results: Results, out: Path) -> None:
         "is faster:"
     )
     rivals = (PLUGIN_NAME, CYCLIC, BAGGING)
-    for ours in (DEFAULT, AT_ONCE):
+    for ours in (DEFAULT, JOINT, AT_ONCE):
         page.table(
             [f"{ours}, against", *rivals],
             [
@@ -266,9 +296,10 @@ def plot_losses(results: Results, path: Path) -> None:
     plt = pyplot()
     figure, axes = _panels(plt, results, width=3.9)
     methods = [m for m in METHODS if any((*place, m) in results.found for place in results.places)]
+    drawn = COLOURS | {SOLO: pages.COLOURS["SOLO"], ALL_IN: pages.COLOURS["ALL-IN"]}
     for axis, (data, parties) in zip(axes.flat, results.places, strict=False):
         values = [results.mean(data, parties, m, "logloss") for m in methods]
-        colours = [COLOURS.get(m, "#57606a" if m == ALL_IN else "#8c959f") for m in methods]
+        colours = [drawn.get(m, pages.OTHERS) for m in methods]
         bars = axis.barh(methods, np.nan_to_num(values), color=colours, alpha=0.85)
         axis.bar_label(bars, ["no figure" if np.isnan(v) else f"{v:.4f}" for v in values], padding=3, fontsize=7)
         axis.invert_yaxis()

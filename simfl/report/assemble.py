@@ -7,31 +7,38 @@ sends it to nobody.
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import xgboost as xgb
 from msgspec import to_builtins
 from msgspec.structs import replace
 
 from simfl import baselines
+from simfl.callbacks import TreeRecord
 from simfl.data.schema import xgboost_types
+from simfl.federation import account
 from simfl.hub import Prepared
 from simfl.messages import Greeting
 from simfl.model import Model
 from simfl.params import TrainParams, guarded_columns, prepare_params, split
 from simfl.party import Rows, Session
 from simfl.party.journal import Answered
+from simfl.privacy.guarantee import guarantee
 from simfl.privacy.observed import protections
 from simfl.report import evaluation
 from simfl.report.evaluation import HeldOut
 from simfl.report.record import Exchange, PartyFacts, RunRecord, Similarity, time_of, versions
+from simfl.training.losses import labels_of, loss_of
 from simfl.transport.base import Hop, Traffic
 
 MOST_EXCHANGES = 5000  # of a timeline: more could not be seen
 NO_GAINS = "The hub has no rows: what each party gains over being alone is in the report at that party."
 RESTARTED = "The hub was restarted during this training: traffic and timeline begin with its last start."
+ALONE = "Alone: this party's own model, with as many rounds as a fifth of its training rows found best."
+STOPPED_HERE = "The shared model stopped by the rows that its gain is measured on, which flatters it a little."
 NOTHING_ASIDE = "No rows were set aside here (validation_fraction), so the gain over being alone was not measured."
 
 
@@ -42,34 +49,61 @@ class FinishedTraining:
     title: str
     prepared: Prepared
     params: TrainParams
-    model: Model
+    model: Model | None  # None: the hub does not get to see it
     traffic: Traffic
-    shown_before: Mapping[str, int] = field(default_factory=dict)  # by messages that `traffic` has not counted
+    history: Sequence[TreeRecord] = ()  # where there is no model
+
+    @property
+    def rounds(self) -> list[TreeRecord]:
+        """What is known of every round."""
+        return self.model.history if self.model else list(self.history)
 
     def record(self) -> RunRecord:
         """All that is known without rows."""
-        prepared, model = self.prepared, self.model
-        seconds = prepared.seconds + sum(r.seconds for r in model.history)
+        prepared, history = self.prepared, self.rounds
+        seconds = prepared.seconds + sum(r.seconds for r in history)
         sizes = zip(prepared.parties, prepared.n_rows, prepared.n_validation_rows, strict=True)
-        shown = self.traffic.observed() + Counter(self.shown_before)
         return RunRecord(
             title=self.title,
             status="finished",
             started=time_of(time.time() - seconds),
             seconds=seconds,
             objective=self.params.objective,
-            n_trees=model.n_trees,
+            n_trees=self.model.n_trees if self.model else len(history),
             parties=[PartyFacts(name=name, n_rows=n, n_held_out=aside) for name, n, aside in sizes],
-            metric=evaluation.main_metric(model),
-            history=model.history,
+            metric=_headline(self.params),
+            history=history,
             similarity=_similarity(prepared),
             traffic=self.traffic.since(None),
             timeline=_timeline(self.traffic.hops),
-            protections=protections(shown, guarded_columns(prepared.params, prepared.n_features)),
-            importance=evaluation.importance(model, None),
+            protections=protections(self.traffic.observed(), guarded_columns(prepared.params, prepared.n_features)),
+            guarantee=guarantee(self.params, len(prepared.parties)),
+            importance=evaluation.importance(self.model, None) if self.model else [],
             settings=to_builtins(prepared.params) | to_builtins(self.params),
             versions=versions(),
         )
+
+
+def _headline(params: TrainParams) -> str:
+    """The metric that the report speaks of."""
+    return "logloss" if labels_of(params.objective) == "classes" else loss_of(params).metrics[0]
+
+
+def completed(known: RunRecord, model: Model) -> RunRecord:
+    """The record of a hub that did not get to see the model, with what only the model's owners know."""
+    if not model.history or any(record.train for record in known.history):
+        return known
+    history = account(model.history, known.history)
+    return replace(known, n_trees=model.n_trees, history=history, importance=evaluation.importance(model, None))
+
+
+def completed_history(data: bytes, model: Model) -> bytes:
+    """The same for history.json."""
+    history = msgspec.json.decode(data)
+    rounds = msgspec.convert(history["trees"], list[TreeRecord])
+    if model.history and not any(record.train for record in rounds):
+        history["trees"] = account(model.history, rounds)
+    return msgspec.json.format(msgspec.json.encode(history))
 
 
 def _similarity(prepared: Prepared) -> Similarity | None:
@@ -141,19 +175,32 @@ def at_party(
 
     `parameters` are those of the study; `answered` is what the party's journal says it has sent.
     """
+    return with_own_gain(as_sent(known, session, parameters, answered), session, model, parameters)
+
+
+def as_sent(known: RunRecord, session: Session, parameters: dict[str, Any], answered: Sequence[Answered]) -> RunRecord:
+    """The hub's record, with what the party's own journal says of protections and bytes in the place of its word."""
     notes = [note for note in known.notes if note != NO_GAINS]
     record = replace(known, title=f"{known.title}, as {session.name} sees it", notes=notes)
-    if answered:
-        guarded = guarded_columns(prepare_params(**split(parameters)[0]), session.split.n_features)
-        shown = Counter(fact for entry in answered for fact in entry.shows)
-        traffic = {session.name: _traffic(answered)}
-        record = replace(record, protections=protections(shown, guarded), traffic=traffic, timeline=[])
-    aside = session.split.validation
+    if not answered:
+        return record
+    guarded = guarded_columns(prepare_params(**split(parameters)[0]), session.split.n_features)
+    shown = Counter(fact for entry in answered for fact in entry.shows)
+    traffic = {session.name: _traffic(answered)}
+    return replace(record, protections=protections(shown, guarded), traffic=traffic, timeline=[])
+
+
+def with_own_gain(known: RunRecord, session: Session, model: Model, parameters: dict[str, Any]) -> RunRecord:
+    """The record with the party's own gain over being alone, where it set rows aside."""
+    record, notes, aside = known, known.notes, session.split.validation
     if aside is None:
         return replace(record, notes=[NOTHING_ASIDE, *notes])
     classes = None if model.classes is None else model.classes.tolist()
-    own = {session.name: session.split}
-    alone = baselines.xgboost_model(own, classes, parameters | {"n_jobs": session.n_jobs})
+    at_home = parameters | {"n_jobs": session.n_jobs}
+    alone = baselines.solo_stopped(session.split, session.name, classes, at_home)
+    if known.settings.get("early_stopping_rounds"):
+        notes = [STOPPED_HERE, *notes]
+    record = replace(record, notes=[ALONE, *notes])
     return _with_gains(record, session, aside, {("SimFL", None): model, ("SOLO", session.name): alone})
 
 
@@ -175,7 +222,10 @@ def _with_gains(record: RunRecord, session: Session, aside: Rows, models: evalua
     return replace(
         record,
         gains=[gain for gain in gains if gain.rows == name],
-        curves=[curve for key, m in models.items() for curve in evaluation.curves(*key, m, held_out, [name])],
+        curves=[
+            *evaluation.own_curve("SimFL", shared, held_out, name, (own_X, trained.y)),
+            *evaluation.curves("SOLO", name, models["SOLO", name], held_out, [name]),
+        ],
         roc=evaluation.roc(models, held_out),
         calibration=evaluation.calibration(models, held_out),
         importance=evaluation.importance(shared, X),

@@ -9,38 +9,55 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import altair as alt
+import numpy as np
 
-from simfl.report.record import Curve, Exchange, Gain, Importance, Points, Similarity
-from simfl.report.words import METRICS, amount, model_name
+from simfl.report.colours import ON_PAGE
+from simfl.report.record import Curve, Exchange, Gain, Importance, Points, Score, Similarity
+from simfl.report.words import JOINT, METHODS, METRICS, amount, model_name
 
 Rows = list[dict[str, Any]]
 Spec = dict[str, Any]
-DASHES: Final = {"SimFL": [1, 0], "SOLO": [4, 3], "TFL": [1, 2], "ALL-IN": [8, 3]}
-COLORS: Final = {"SimFL": "var(--c1)", "SOLO": "var(--c2)", "TFL": "var(--c3)", "ALL-IN": "var(--c4)"}
+DASHES: Final = {"SimFL": [1, 0], JOINT: [6, 1, 1, 1], "SOLO": [4, 3], "TFL": [3, 2], "ALL-IN": [8, 3]}
 STROKES: Final = alt.Legend(title=None, orient="top", symbolType="stroke")
 KINDS: Final = alt.Legend(title=None, orient="bottom", columns=2)
+BYTES: Final = (  # an axis in words, as `amount` writes them
+    "datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' GB' : datum.value >= 1e6 ? "
+    "format(datum.value / 1e6, '~g') + ' MB' : datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' KB' : "
+    "format(datum.value, '~g') + ' B'"
+)
+FOLDED = 3  # lines of parties alone: from here on they are drawn as a band
+BAND_POINTS = 25
 MOST_KINDS = 7  # of messages, in one chart: there are eight colours
 
 
 def _spec(chart: Any, description: str, height: int) -> Spec:
-    spec: Spec = chart.properties(width="container", height=height, description=description).to_dict()
+    sized = chart.properties(width="container", height=height, description=description)
+    spec: Spec = sized.to_dict(validate=False)  # a third of the time; the tests draw every chart in a browser
     spec.pop("config", None)
     return spec
 
 
-def _plot(rows: Rows, mark: Literal["bar", "line", "rule"] = "bar", **look: Any) -> Any:
+def _plot(rows: Rows, mark: Literal["bar", "line", "rule", "rect"] = "bar", **look: Any) -> Any:
     return alt.Chart(alt.Data(values=rows), mark=alt.MarkDef(mark, **look))  # type: ignore[no-untyped-call]
 
 
 def _by_method(rows: Rows) -> dict[str, Any]:
     """Methods differ by their dashes too, for those who cannot tell the colours apart; one legend shows both."""
-    shown = [method for method in COLORS if any(row["method"] == method for row in rows)]
-    colors = alt.Scale(domain=shown, range=[COLORS[method] for method in shown])
+    shown = _methods(rows)
     dashes = alt.Scale(domain=shown, range=[DASHES[method] for method in shown])
     return {
-        "color": alt.Color("method:N", scale=colors, legend=STROKES),
+        "color": alt.Color("method:N", scale=_colors(rows), legend=STROKES),
         "strokeDash": alt.StrokeDash("method:N", scale=dashes, legend=STROKES),
     }
+
+
+def _methods(rows: Rows) -> list[str]:
+    return [method for method in METHODS if any(row["method"] == method for row in rows)]
+
+
+def _colors(rows: Rows) -> Any:
+    shown = _methods(rows)
+    return alt.Scale(domain=shown, range=[ON_PAGE[method] for method in shown])
 
 
 def _n_parties(rows: Rows) -> int:
@@ -61,24 +78,48 @@ def gains(found: Sequence[Gain]) -> Spec:
     return _spec(zero + bars + dots, f"Gain of every party in {metric}, with intervals", 34 * len(rows) + 20)
 
 
-def progress(rows: Rows, metric: str, description: str) -> Spec:
-    """A metric after every round, on training and on validation rows."""
+def own(scores: Sequence[Score], metric: str) -> Spec:
+    """Every method on the rows of each party: a dot for each."""
+    rows: Rows = [{"party": s.rows, "method": s.method, "value": s.value} for s in scores]
+    chart = (
+        _plot(rows)
+        .mark_point(filled=True, size=110, opacity=0.9)
+        .encode(
+            x=alt.X("value:Q", title=f"{metric} on its own held-out rows", scale=alt.Scale(zero=False)),
+            y=alt.Y("party:N", title=None, sort=None),
+            color=alt.Color("method:N", scale=_colors(rows), legend=alt.Legend(title=None, orient="top")),
+            tooltip=["party:N", "method:N", alt.Tooltip("value:Q", format=".4f")],
+        )
+    )
+    return _spec(chart, f"The {metric} of every method on each party's own rows", 34 * _n_parties(rows) + 20)
+
+
+def progress(rows: Rows, gaps: Rows, metric: str, description: str) -> Spec:
+    """A metric after every round, on training and on validation rows; shaded where a party was absent."""
     chart = _plot(rows, "line", strokeWidth=2.5).encode(
         x=alt.X("round:Q", title="boosting rounds"),
         y=alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False)),
         color=alt.Color("rows:N", legend=STROKES),
-        tooltip=["round:Q", "rows:N", "builder:N", alt.Tooltip("value:Q", format=".4f")],
+        tooltip=["round:Q", "rows:N", "builder:N", "absent:N", alt.Tooltip("value:Q", format=".4f")],
     )
-    return _spec(chart, description, 240)
+    if not gaps:
+        return _spec(chart, description, 240)
+    spans = [{**gap, "from": gap["first"] - 0.5, "to": gap["last"] + 0.5} for gap in gaps]
+    shades = _plot(spans, "rect", opacity=0.15).encode(x="from:Q", x2="to:Q", tooltip=["absent:N", "first:Q", "last:Q"])
+    return _spec(shades + chart, description, 240)
 
 
 def learning(curves: Sequence[Curve], metric: str, heading: str) -> Spec:
     """A metric on held-out rows against the number of rounds, one line per model."""
+    alone = [(c.trees, c.values) for c in curves if c.method == "SOLO"]
     rows: Rows = [
         {"method": c.method, "model": model_name(c.method, c.party), "round": t, "value": v}
         for c in curves
+        if c.method != "SOLO" or len(alone) < FOLDED
         for t, v in zip(c.trees, c.values, strict=True)
     ]
+    band = _band(alone, "round", "value")
+    rows += [{"method": "SOLO", "model": f"SOLO, middle of {len(alone)}", **one} for one in band]
     chart = _plot(rows, "line", strokeWidth=2.2).encode(
         x=alt.X("round:Q", title="boosting rounds"),
         y=alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False)),
@@ -86,16 +127,47 @@ def learning(curves: Sequence[Curve], metric: str, heading: str) -> Spec:
         tooltip=["model:N", "round:Q", alt.Tooltip("value:Q", format=".4f")],
         **_by_method(rows),
     )
-    return _spec(chart, f"Learning curves {heading}", 200)
+    return _spec(_over_area(chart, band, "round"), f"Learning curves {heading}", 200)
+
+
+def _band(lines: Sequence[tuple[Sequence[float], Sequence[float]]], x: str, y: str, *, hold: bool = True) -> Rows:
+    """Many lines as one: their lowest, middle and highest value. `hold`: a line that has ended keeps its last value;
+    otherwise it counts only from its beginning to its end.
+    """
+    if len(lines) < FOLDED:
+        return []
+    grid = np.linspace(min(a[0] for a, _ in lines), max(a[-1] for a, _ in lines), BAND_POINTS)
+    beyond = {} if hold else {"left": np.nan, "right": np.nan}
+    values = np.stack([np.interp(grid, a, b, **beyond) for a, b in lines])
+    found = []
+    for at, here in zip(grid, values.T, strict=True):
+        known = here[~np.isnan(here)]
+        if len(known):
+            three = {"low": float(known.min()), y: float(np.median(known)), "high": float(known.max())}
+            found.append({x: round(float(at), 4), **three})
+    return found
+
+
+def _over_area(chart: Any, band: Rows, x: str) -> Any:
+    """A chart over the area of all parties alone, from the lowest to the highest; screen readers hear their middle."""
+    if not band:
+        return chart
+    area = _plot(band).mark_area(opacity=0.2, color=ON_PAGE["SOLO"], aria=False)
+    return area.encode(x=alt.X(f"{x}:Q"), y=alt.Y("low:Q"), y2=alt.Y2("high:Q")) + chart
 
 
 def lines(points: Sequence[Points], x: str, y: str, description: str, *, dots: bool) -> Spec:
     """One line per model, and the diagonal."""
+    alone = [(p.x, p.y) for p in points if p.method == "SOLO"]
+    band = _band(alone, "x", "y", hold=False)
     rows: Rows = [
         {"method": p.method, "model": model_name(p.method, p.party), "x": p.x[i], "y": p.y[i], "place": i}
         for p in points
+        if p.method != "SOLO" or not band
         for i in range(len(p.x))
     ]
+    middle = f"SOLO, middle of {len(alone)}"
+    rows += [{"method": "SOLO", "model": middle, "place": i, **one} for i, one in enumerate(band)]
     chart = _plot(rows, "line", point=dots).encode(
         x=alt.X("x:Q", title=x),
         y=alt.Y("y:Q", title=y),
@@ -107,7 +179,7 @@ def lines(points: Sequence[Points], x: str, y: str, description: str, *, dots: b
     )
     ends = [{"x": end, "y": end} for end in (min(r["x"] for r in rows), max(r["x"] for r in rows))]
     diagonal = _plot(ends, "line", strokeDash=[2, 4], strokeWidth=1, color="gray").encode(x="x:Q", y="y:Q")
-    return _spec(diagonal + chart, description, 300)
+    return _spec(diagonal + _over_area(chart, band, "x"), description, 300)
 
 
 def importance(found: Sequence[Importance], name: str, title: str) -> Spec:
@@ -161,7 +233,7 @@ def traffic(amounts: Mapping[tuple[str, str], float]) -> Spec:
     """Bytes by party and kind of message."""
     rows: Rows = [{"party": p, "kind": k, "bytes": n, "amount": amount(n)} for (p, k), n in _few_kinds(amounts).items()]
     chart = _plot(rows).encode(
-        x=alt.X("sum(bytes):Q", title="bytes", axis=alt.Axis(format="~s")),
+        x=alt.X("sum(bytes):Q", title="sent", axis=alt.Axis(labelExpr=BYTES)),
         y=alt.Y("party:N", title=None, sort=None),
         color=alt.Color("kind:N", legend=KINDS),
         tooltip=["party:N", "kind:N", "amount:N"],

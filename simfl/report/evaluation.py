@@ -12,13 +12,18 @@ from typing import Any
 
 import numpy as np
 import xgboost as xgb
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from simfl.arrays import AnyArray, Doubles
 from simfl.model import Model
+from simfl.params import cores
 from simfl.report.bootstrap import middle, resampled_means
-from simfl.report.record import Curve, Gain, Importance, Points
+from simfl.report.record import Curve, Gain, Importance, Points, Score
+from simfl.training.losses.concordance import concordance
+from simfl.training.trees import CELLS_PER_THREAD
 
+OwnRows = Mapping[str, tuple[Any, AnyArray]]  # by party: what it trains on, with labels
 Models = Mapping[tuple[str, str | None], Model]  # by method, and party (None: all share the model)
 Losses = dict[str, Doubles]  # by metric: one number per held-out row
 SMALLEST = 1e-15  # the probability of a class that a model thinks impossible
@@ -48,6 +53,10 @@ class HeldOut:
         X = self.X.slice(rows) if is_matrix else getattr(self.X, "iloc", self.X)[rows]
         return HeldOut(X, self.y[rows], self.owner[rows])
 
+    def read_by(self, model: Model) -> HeldOut:
+        """The same rows as XGBoost's matrix, read once for all models of the same columns."""
+        return HeldOut(read_by(model, self.X, self.owner), self.y, self.owner)
+
     def places(self, model: Model) -> AnyArray:
         """The place of every label among the model's classes; -1 for one that no party has."""
         classes = () if model.classes is None else tuple(model.classes.tolist())
@@ -57,15 +66,28 @@ class HeldOut:
         return self._places[classes]
 
 
+def read_by(model: Model, X: Any, owner: AnyArray | str) -> xgb.DMatrix:
+    """Rows as XGBoost's matrix, with the party that each belongs to where the model reads that, too."""
+    column = model.schema.party if model.schema else None
+    return model.matrix(X if column is None or isinstance(X, xgb.DMatrix) else X.assign(**{column.name: owner}))
+
+
 def losses(model: Model, held_out: HeldOut, prediction: AnyArray | None = None) -> Losses:
-    """Per row: log loss and error of a classifier, or the squared error of a regressor."""
+    """Per row: log loss and error of a classifier, or the main metric of others, whose prediction here is a margin."""
     if prediction is None:
         prediction = _predict(model, held_out.X)
     if model.classes is None:
-        return {"rmse": (prediction.astype(np.float64) - held_out.y.astype(np.float64)) ** 2}
+        y, metric = model.targets(held_out.y, len(held_out.y)), main_metric(model)
+        return {metric: model.loss.row_losses(prediction.reshape(-1, 1), y)[metric]}
     p, place = _two_columns(prediction), held_out.places(model)
     given = np.where(place >= 0, p[np.arange(len(place)), place], SMALLEST)  # a class that no party has is missed
     return {"logloss": -np.log(np.clip(given, SMALLEST, 1.0)), "error": (p.argmax(axis=1) != place).astype(np.float64)}
+
+
+def adjusted_losses(model: Model, held_out: HeldOut, own_X: Any, own_y: AnyArray) -> Losses:
+    """The losses of the model as a party would use it: adjusted to the rows that it has trained on."""
+    shift = model.shift(_margins(model, own_X), own_y)
+    return losses(model, held_out, _prediction(model, _margins(model, held_out.X), shift))
 
 
 def _two_columns(prediction: AnyArray) -> Doubles:
@@ -80,17 +102,19 @@ def finish(metric: str, mean: Any) -> Any:
 
 def main_metric(model: Model) -> str:
     """The metric that the headline speaks of."""
-    return "rmse" if model.classes is None else "logloss"
+    return model.loss.metrics[0] if model.classes is None else "logloss"
 
 
 def scores(model: Model, held_out: HeldOut) -> dict[str, float | None]:
-    """Error, log loss and AUC of a classifier, or the root mean square error of a regressor; the others are None."""
-    found: dict[str, float | None] = dict.fromkeys(("error", "logloss", "auc", "rmse"))
-    prediction = model.predict(held_out.X) if model.classes is None else model.predict_proba(held_out.X)
+    """Error, log loss and AUC of a classifier; else the main metric, and of times the concordance, too."""
+    found: dict[str, float | None] = {}
+    prediction = _predict(model, held_out.X)
     for metric, each in losses(model, held_out, prediction).items():
         found[metric] = float(finish(metric, each.mean()))
     if model.classes is not None:
-        found["auc"] = _auc(held_out.places(model), np.clip(prediction.astype(np.float64), SMALLEST, 1.0))
+        found["auc"] = _auc(held_out.places(model), np.clip(_two_columns(prediction), SMALLEST, 1.0))
+    elif model.loss.labels == "bounds":
+        found["c-index"] = concordance(prediction, held_out.y)
     return found
 
 
@@ -98,13 +122,27 @@ def _auc(place: AnyArray, p: Doubles) -> float | None:
     if place.min() < 0 or len(np.unique(place)) != p.shape[1]:
         return None  # not defined where the held-out rows lack a class
     if p.shape[1] == 2:
-        return float(roc_auc_score(place, p[:, 1]))
+        ranks, n_ones = rankdata(p[:, 1]), int(place.sum())
+        above = ranks[place == 1].sum() - n_ones * (n_ones + 1) / 2  # pairs in the right order, ties by half
+        return float(above / (n_ones * (len(place) - n_ones)))
     return float(roc_auc_score(place, p / p.sum(axis=1, keepdims=True), multi_class="ovr"))
 
 
-def gains(
-    alone: Mapping[str, Model], together: Model, held_out: HeldOut, own_rows: Mapping[str, tuple[Any, AnyArray]]
-) -> list[Gain]:
+def own_scores(models: Models, held_out: HeldOut, own_rows: OwnRows) -> list[Score]:
+    """The main metric of all methods on each party's own held-out rows: its own model, and the shared ones adjusted."""
+    found = []
+    for (method, party), model in models.items():
+        metric, margins = main_metric(model), _margins(model, held_out.X)
+        for whose in own_rows if party is None else [party]:
+            X, y = own_rows[whose]
+            shift = model.shift(_margins(model, X), y) if party is None else 0.0
+            each = losses(model, held_out, _prediction(model, margins, shift))[metric][held_out.of(whose)]
+            value = float(finish(metric, each.mean()))
+            found.append(Score(method=method, party=party, rows=whose, metric=metric, value=value))
+    return found
+
+
+def gains(alone: Mapping[str, Model], together: Model, held_out: HeldOut, own_rows: OwnRows) -> list[Gain]:
     """What every party gains over being alone: on everybody's held-out rows, and on its own.
 
     On its own rows the shared model is taken as it is, and adjusted to the rows that the party has trained on.
@@ -113,15 +151,26 @@ def gains(
     theirs = {party: losses(model, held_out) for party, model in alone.items()}
     found = _gains(theirs, shared, held_out, None)
     for party in theirs:
-        own, adjusted = {party: theirs[party]}, losses(together.adjusted(*own_rows[party]), held_out)
+        own, adjusted = {party: theirs[party]}, adjusted_losses(together, held_out, *own_rows[party])
         found += _gains(own, shared, held_out, party)
         found += _gains(own, adjusted, held_out, party, adjusted=True)
     return found
 
 
+def continued_gains(alone: Mapping[str, Model], at_home: Mapping[str, Model], held_out: HeldOut) -> list[Gain]:
+    """What every party gains over being alone with the shared model continued on its own rows."""
+    found = []
+    for party, model in at_home.items():
+        own = held_out.part([party])
+        theirs, mine = (losses(m, own.read_by(m)) for m in (alone[party], model))
+        found += _gains({party: theirs}, mine, own, party, continued=True)
+    return found
+
+
 def _gains(
-    alone: Mapping[str, Losses], together: Losses, held_out: HeldOut, rows: str | None, *, adjusted: bool = False
+    alone: Mapping[str, Losses], together: Losses, held_out: HeldOut, rows: str | None, **use: bool
 ) -> list[Gain]:
+    """`use`: what the party does with the model before it uses it, as `Gain` says it."""
     mask = held_out.of(rows)
     if not mask.any():
         return []
@@ -133,7 +182,7 @@ def _gains(
         Gain(
             party=party,
             rows=rows,
-            adjusted=adjusted,
+            **use,
             metric=metric,
             alone=(a := float(finish(metric, before[:, i].mean()))),
             together=(b := float(finish(metric, after[:, i].mean()))),
@@ -160,15 +209,31 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tupl
     return middle(values[:, : len(metrics)] - values[:, len(metrics) :])
 
 
-def curves(method: str, party: str | None, model: Model, held_out: HeldOut, rows: list[str | None]) -> list[Curve]:
-    """The main metric against the number of trees, on the held-out rows of each of these parties (None: all)."""
+def own_curve(method: str, model: Model, held_out: HeldOut, party: str, own: tuple[Any, AnyArray]) -> list[Curve]:
+    """The curve of a shared model on one party's held-out rows, adjusted to the rows that it has trained on."""
+    return curves(method, None, model, held_out, [party], shift=model.shift(_margins(model, own[0]), own[1]))
+
+
+def curves(
+    method: str,
+    party: str | None,
+    model: Model,
+    held_out: HeldOut,
+    rows: Sequence[str | None],
+    *,
+    shift: Doubles | float = 0.0,
+) -> list[Curve]:
+    """The main metric against the number of trees, on the held-out rows of each of these parties (None: all).
+
+    `shift` is added to the margins: what the model is adjusted by.
+    """
     metric = main_metric(model)
     held_out = held_out if None in rows else held_out.part(rows)
     matrix = model.matrix(held_out.X)
     steps = np.unique(np.linspace(1, model.n_trees, min(CURVE_POINTS, model.n_trees)).round().astype(int)).tolist()
     values: dict[str | None, list[float]] = {whose: [] for whose in rows}
     for step in steps:
-        each = losses(model, held_out, model.booster.predict(matrix, iteration_range=(0, step)))[metric]
+        each = losses(model, held_out, _prediction(model, _margins(model, matrix, step), shift))[metric]
         for whose in rows:
             values[whose].append(float(finish(metric, each[held_out.of(whose)].mean())))
     return [
@@ -181,8 +246,10 @@ def roc(models: Models, held_out: HeldOut) -> list[Points]:
     """False against true positives of every two-class model, with as many points as a picture can show."""
     found = []
     for (method, party), model in models.items():
+        if model.classes is None or len(model.classes) != 2:
+            continue
         place = held_out.places(model)
-        if model.classes is None or len(model.classes) != 2 or set(place.tolist()) != {0, 1}:
+        if set(place.tolist()) != {0, 1}:
             continue
         false, true, _ = roc_curve(place, _predict(model, held_out.X))
         at = np.unique(np.linspace(0, len(false) - 1, min(ROC_POINTS, len(false))).round().astype(int))
@@ -194,6 +261,8 @@ def calibration(models: Models, held_out: HeldOut) -> list[Points]:
     """Predicted against observed for every model, in groups of equal size by prediction."""
     found = []
     for (method, party), model in models.items():
+        if model.loss.labels == "bounds":  # how long it takes is not known of every row
+            continue
         predicted, observed = _predicted_and_observed(model, held_out)
         order = np.argsort(predicted, kind="stable")
         groups = [rows for rows in np.array_split(order, CALIBRATION_BINS) if len(rows)]
@@ -206,7 +275,7 @@ def _predicted_and_observed(model: Model, held_out: HeldOut) -> tuple[Doubles, D
     """Two classes: the probability of the second; more: that of the likeliest; regression: the number itself."""
     prediction = _predict(model, held_out.X).astype(np.float64)
     if model.classes is None:
-        return prediction, held_out.y.astype(np.float64)
+        return model.loss.predicted(prediction), held_out.y.astype(np.float64)
     p, place = _two_columns(prediction), held_out.places(model)
     if len(model.classes) == 2:
         return p[:, 1], (place == 1).astype(np.float64)
@@ -236,7 +305,21 @@ def _shap(model: Model, X: Any) -> list[float]:
 
 
 def _predict(model: Model, X: Any) -> AnyArray:
-    return np.asarray(model.booster.predict(model.matrix(X)))
+    return _prediction(model, _margins(model, X), 0.0)
+
+
+def _margins(model: Model, X: Any, rounds: int = 0) -> AnyArray:
+    """The margins after this many rounds (0: all). More threads than pay off would only wait for each other."""
+    matrix = model.matrix(X)
+    cells = matrix.num_row() * matrix.num_col()
+    model.booster.set_param({"nthread": max(1, min(cells // CELLS_PER_THREAD, cores()))})
+    return np.asarray(model.booster.predict(matrix, iteration_range=(0, rounds), output_margin=True))
+
+
+def _prediction(model: Model, margins: AnyArray, shift: Doubles | float) -> AnyArray:
+    """A probability (two classes), one for each class, or a margin: of margins that a party may have shifted."""
+    moved = margins + np.float32(shift)
+    return moved if model.classes is None else model.loss.predicted(moved)
 
 
 def _short(values: Sequence[float] | AnyArray) -> list[float]:

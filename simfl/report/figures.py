@@ -4,11 +4,16 @@ A function returns None where the record has no data for its figure.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from altair.utils.schemapi import debug_mode
+
+from simfl.callbacks import TreeRecord
 from simfl.report import charts
 from simfl.report.record import Curve, Gain, Points, RunRecord
+from simfl.report.verdict import main_gains
 from simfl.report.words import EVERYBODY, METHODS, METRICS, model_name, trained_on
 
 START = "Start"  # the question that begins stage 2
@@ -28,42 +33,75 @@ class Figure:
     rows: list[list[str]]
     numbers: int = 1  # the first column that holds numbers
     is_open: bool = False  # whether the numbers are shown at once
+    best: frozenset[tuple[int, int]] = frozenset()  # the cells (row, column) with the best value
+    is_folded: bool = False  # whether the charts are shown only on demand
 
 
 def figures(record: RunRecord) -> list[Figure]:
     """All figures that the record has data for."""
-    quality = (_gains, _scores, _progress, _learning, _roc, _calibration, _importance)
-    made = [figure(record) for figure in (*quality, _likeness, _uses, _traffic, _work, _timeline)]
+    quality = (_gains, _own, _scores, _progress, _learning, _roc, _calibration, _importance)
+    # Altair would check every part against a schema: a third of the time, and the tests draw all charts.
+    with debug_mode(False):
+        made = [figure(record) for figure in (*quality, _likeness, _uses, _traffic, _work, _timeline)]
     return [figure for figure in made if figure is not None]
 
 
-def main_gains(record: RunRecord) -> tuple[list[Gain], list[Gain]]:
-    """The gains in the main metric: on held-out rows of all parties, and on a party's own with the adjusted model."""
-    found = [g for g in record.gains if g.metric == record.metric]
-    return [g for g in found if g.rows is None], [g for g in found if g.adjusted]
-
-
 def _gains(record: RunRecord) -> Figure | None:
-    on_all, on_own = main_gains(record)
+    on_own, on_all = main_gains(record.gains, record.metric)
     if not on_all and not on_own:
         return None
-    headings = ("on held-out rows of all parties", "on its own held-out rows, model adjusted")
-    drawn = [(heading, charts.gains(g)) for heading, g in zip(headings, (on_all, on_own), strict=True) if g]
+    headings = ("on its own held-out rows, model adjusted", "on held-out rows of all parties")
+    drawn = [(heading, charts.gains(g)) for heading, g in zip(headings, (on_own, on_all), strict=True) if g]
     head = ["party", "measured on rows of", "metric", "alone", "together", "gain", "95 % interval", "rows"]
     words = (
         f"A dot is what a party gains in {METRICS[(on_all or on_own)[0].metric]} over being alone: right of the dashed "
-        "line it is better off together. The line through the dot covers the gain in 95 of 100 resamplings of the "
-        "held-out rows. Where an outcome is more or less common at one party than at the others, the shared model is "
-        "adjusted before use there: one number, found from the party's own training rows. The numbers below also show "
-        "the gain without that."
+        f"line it is better off together. The line through the dot is its 95 % interval, {_interval(record.n_splits)}. "
+        "Where an outcome is more or less common at one party than at the others, the shared model is adjusted before "
+        "use there: one number, found from the party's own training rows. The numbers below also show the gain "
+        "without that."
     )
     return Figure("gain", "What each party gains", words, drawn, head, [_gain_cells(g) for g in record.gains], 3)
 
 
+def _interval(n_splits: int) -> str:
+    if n_splits == 1:
+        return "by resampling the held-out rows"
+    return (
+        f"over {n_splits} splits into training and held-out rows, widened because they share rows (Nadeau and Bengio)"
+    )
+
+
 def _gain_cells(gain: Gain) -> list[str]:
-    rows = f"{gain.rows or EVERYBODY}{', model adjusted' if gain.adjusted else ''}"
+    use = ", model adjusted" if gain.adjusted else ", model continued" if gain.continued else ""
+    rows = f"{gain.rows or EVERYBODY}{use}"
     scores = f"{gain.alone:.4f}", f"{gain.together:.4f}", f"{gain.gain:+.4f}", f"{gain.low:+.4f} to {gain.high:+.4f}"
     return [gain.party, rows, METRICS[gain.metric], *scores, f"{gain.n_rows:,}"]
+
+
+def _own(record: RunRecord) -> Figure | None:
+    """All methods on each party's own rows."""
+    scores = [s for s in record.scores if s.rows is not None]
+    if not scores:
+        return None
+    metric = METRICS[scores[0].metric]
+    methods = [method for method in METHODS if any(s.method == method for s in scores)]
+    values = {(s.rows, s.method): s.value for s in scores}
+    rows = [
+        [party, *(f"{values[party, method]:.4f}" for method in methods)]
+        for party in dict.fromkeys(str(s.rows) for s in scores)
+    ]
+    words = (
+        f"The {metric} of every method on the held-out rows of each party; further left is better. SOLO is the party's "
+        "own model; the others are adjusted to its rows, as a party would use them."
+    )
+    head, chart = ["rows of", *(METHODS[m] for m in methods)], charts.own(scores, metric)
+    best = frozenset((i, 1 + _place_of_best([values[row[0], m] for m in methods])) for i, row in enumerate(rows))
+    return Figure("own", "On each party's own rows", words, [("", chart)], head, rows, is_open=True, best=best)
+
+
+def _place_of_best(values: Sequence[float | None], *, highest: bool = False) -> int:
+    known = [(value, place) for place, value in enumerate(values) if value is not None]
+    return (max if highest else min)(known)[1]
 
 
 def _scores(record: RunRecord) -> Figure | None:
@@ -79,7 +117,13 @@ def _scores(record: RunRecord) -> Figure | None:
     ]
     words = "Every method on the same held-out rows of all parties. Lower is better; for AUC, higher."
     head = ["method", "trained on rows of", *(METRICS[m] for m in metrics)]
-    return Figure("scores", "All methods compared", words, [], head, rows, 2, is_open=True)
+    exact = {(s.method, s.party, s.metric): s.value for s in scores}
+    order = list(dict.fromkeys((s.method, s.party) for s in scores))
+    best = frozenset(
+        (_place_of_best([exact.get((*one, metric)) for one in order], highest=metric == "auc"), 2 + place)
+        for place, metric in enumerate(metrics)
+    )
+    return Figure("scores", "All methods compared", words, [], head, rows, 2, is_open=True, best=best)
 
 
 def _progress(record: RunRecord) -> Figure | None:
@@ -89,16 +133,44 @@ def _progress(record: RunRecord) -> Figure | None:
         return None
     metric = next(iter(first))
     rows: charts.Rows = [
-        {"round": r.round + 1, "rows": where, "value": values[metric], "builder": r.builder}
+        {
+            "round": r.round + 1,
+            "rows": where,
+            "value": values[metric],
+            "builder": r.builder,
+            "absent": ", ".join(r.absent),
+        }
         for r in record.history
         for where, values in (("training rows", r.train), ("validation rows", r.validation))
         if metric in values
     ]
     name = METRICS.get(metric, metric)
-    words = f"The {name} over all parties after every round."
+    gaps = absences(record.history)
+    words = f"The {name} over all parties after every round.{_without(gaps)}"
     cells = [[str(r["round"]), r["rows"], f"{r['value']:.4f}", r["builder"]] for r in rows]
     head = ["round", "rows", "metric", "built by"]
-    return Figure("progress", "Progress", words, [("", charts.progress(rows, name, words))], head, cells)
+    return Figure("progress", "Progress", words, [("", charts.progress(rows, gaps, name, words))], head, cells)
+
+
+def absences(history: Sequence[TreeRecord]) -> charts.Rows:
+    """Which parties were absent, from which round to which."""
+    found: charts.Rows = []
+    for tree in history:
+        absent = ", ".join(tree.absent)
+        if not absent:
+            continue
+        if found and found[-1]["absent"] == absent and found[-1]["last"] == tree.round:
+            found[-1]["last"] = tree.round + 1
+        else:
+            found.append({"first": tree.round + 1, "last": tree.round + 1, "absent": absent})
+    return found
+
+
+def _without(gaps: charts.Rows) -> str:
+    """Whose rows are not in the mean, and when."""
+    spans = [f"in rounds {g['first']} to {g['last']} without the rows of {g['absent']}" for g in gaps[:5]]
+    more = f", and {len(gaps) - 5} times more" if len(gaps) > 5 else ""
+    return f" It is the mean over the parties that were there (shaded: {'; '.join(spans)}{more})." if gaps else ""
 
 
 def _learning(record: RunRecord) -> Figure | None:
@@ -113,7 +185,8 @@ def _learning(record: RunRecord) -> Figure | None:
     head = ["model", "held-out rows of", f"best {metric}", "after rounds", "at the end"]
     words = (
         f"The {metric} on held-out rows against the number of boosting rounds; lower is better. On one party's "
-        "rows the shared models are adjusted to it, as above."
+        "rows the shared models are adjusted to it, as above. Models of many parties alone are drawn as a band, from "
+        "the lowest to the highest, with their middle."
     )
     return Figure("learning", "Learning curves", words, drawn, head, [_curve_cells(c) for c in record.curves], 2)
 
@@ -279,4 +352,4 @@ def _timeline(record: RunRecord) -> Figure | None:
     )
     kinds = Counter(exchange.kind for exchange in asked)
     rows = [[kind, f"{n:,}"] for kind, n in kinds.items()]
-    return Figure("timeline", "Timeline", words, drawn, ["question", "times asked"], rows)
+    return Figure("timeline", "Timeline", words, drawn, ["question", "times asked"], rows, is_folded=True)

@@ -7,7 +7,6 @@ read aloud. Their JavaScript comes with vl-convert. Under every chart stand its 
 import contextlib
 import functools
 import os
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,13 @@ import msgspec
 import vl_convert
 from markupsafe import Markup
 
+from simfl.callbacks import duration
 from simfl.errors import FileError
-from simfl.report.figures import figures, main_gains
-from simfl.report.record import Gain, RunRecord
-from simfl.report.words import METRICS, amount
+from simfl.report.colours import css
+from simfl.report.figures import figures
+from simfl.report.record import RunRecord
+from simfl.report.verdict import verdict
+from simfl.report.words import METRICS, amount, date, stopping_rule
 from simfl.storage import write_atomically
 
 FILE = "report.html"
@@ -44,13 +46,17 @@ def render(record: RunRecord, *, version: str | None = None) -> str:
     specs = {f"{s.name}-{i}": spec for s in sections for i, (_, spec) in enumerate(s.charts)}
     return environment.get_template("report.html.jinja").render(
         run=record,
+        started=date(record.started),
         headline=headline(record),
+        rule=stopping_rule(record.settings) if record.scores else None,
         facts=_facts(record),
         sections=sections,
         specs=_json(specs),
         record=_json(msgspec.to_builtins(record)),
         library=Markup(_library()),  # noqa: S704
         version=version,
+        light=css(0),
+        dark=css(1),
     )
 
 
@@ -75,38 +81,57 @@ def _library() -> str:
     return bundle
 
 
+RECENT = 20  # rounds that the pace is taken from
+
+
 def headline(record: RunRecord) -> list[str]:
     """What the run has shown, in a few sentences."""
     if record.status == "running":
-        return [f"The training is running: {len(record.history)} of {record.n_trees} rounds are done."]
-    where = ("On held-out rows of all parties", "On a party's own held-out rows, with the model adjusted to it,")
-    said = [f"{words} {_who_gains(gains)}" for words, gains in zip(where, main_gains(record), strict=True) if gains]
-    return said or record.notes[:1] or ["No party's gain was measured in this run."]
+        done = f"{len(record.history)} of {record.n_trees} rounds are done{_left(record)}"
+        sent = amount(sum(r.bytes for r in record.history))
+        return [f"The training is running: {done}.", *([f"{sent} were sent so far."] if record.history else [])]
+    said = verdict(record.gains, record.metric)
+    return said or [*_learned(record), *record.notes[:1]] or ["No party's gain was measured in this run."]
 
 
-def _who_gains(gains: Sequence[Gain]) -> str:
-    sure, lost = sum(g.low > 0 for g in gains), sum(g.high < 0 for g in gains)
-    metric = METRICS[gains[0].metric]
-    if sure == len(gains):
-        cut = sorted(100 * g.gain / g.alone for g in gains)  # a sure gain is above zero, so the loss alone is too
-        who, falls = (gains[0].party, "") if len(gains) == 1 else ("every party", f"{cut[0]:.0f} to ")
-        return f"{who} predicts better than alone: its {metric} falls by {falls}{cut[-1]:.0f} %."
-    unclear = len(gains) - sure - lost
-    parts = [f"{sure} of {len(gains)} parties predict better than alone ({metric}, the interval is above zero)"]
-    parts += [f"for {unclear} the held-out rows are too few to tell"] * bool(unclear)
-    parts += [f"{lost} predict worse"] * bool(lost)
-    return "; ".join(parts) + "."
+def _learned(record: RunRecord) -> list[str]:
+    """What a run without measured gains has shown: how far the metric of all parties fell."""
+    kept = record.history[: record.n_trees]
+    where, metrics = "validation", [r.validation for r in kept]
+    if not kept or not metrics[-1]:
+        where, metrics = "training", [r.train for r in kept]
+    if not kept or not metrics[0] or not metrics[-1]:
+        return []
+    name, last = next(iter(metrics[-1].items()))
+    fell = f"{METRICS.get(name, name)} on {where} rows of all parties went from {metrics[0][name]:.4f} to {last:.4f}"
+    return [f"{len(record.parties)} parties trained one model in {len(kept)} rounds: {fell}."]
+
+
+def _left(record: RunRecord) -> str:
+    """How long a running training will take at most, at its present pace."""
+    recent = [tree.seconds for tree in record.history[1:]][-RECENT:]  # the first one includes the preparation
+    left = record.n_trees - len(record.history)
+    if not recent or left < 1:
+        return ""
+    each = sum(recent) / len(recent)
+    return f", {duration(each)} each: at most {duration(each * left)} are left"
+
+
+def _rows(record: RunRecord) -> str:
+    """Counted, or as the study declares them: with epsilon nobody counts."""
+    declared = record.settings.get("rows")
+    return f"{declared:,} (declared)" if declared else f"{sum(p.n_rows for p in record.parties):,}"
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     sent = sum(n for party in record.traffic.values() for n in party.get("sent", {}).values())
     facts = [
         ("parties", str(len(record.parties))),
-        ("rows to train on", f"{sum(p.n_rows for p in record.parties):,}"),
+        ("rows to train on", _rows(record)),
         ("held-out rows", f"{sum(p.n_held_out for p in record.parties):,}"),
         ("boosting rounds", str(record.n_trees)),
         ("left the parties", amount(sent)),
-        ("seconds", f"{record.seconds:.1f}"),
+        ("time", duration(record.seconds)),
     ]
     dropped = [p.name for p in record.parties if p.dropped]
     return [*facts, ("dropped out", ", ".join(dropped))] if dropped else facts

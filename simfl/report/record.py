@@ -49,7 +49,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a party gains over being alone: positive is better. `low` and `high` bound 95 % of resamplings."""
+    """What a party gains over being alone: positive is better. `low` and `high` bound it with 95 % confidence:
+    by resampling the held-out rows or, where there are several splits, over splits.
+    """
 
     party: str
     rows: str | None  # whose held-out rows: its own, or everybody's (None)
@@ -61,6 +63,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     high: float
     n_rows: int
     adjusted: bool = False  # whether the shared model's start value was fitted to the party's own rows
+    continued: bool = False  # whether the shared model was continued on them (Model.continued)
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,6 +138,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int = FORMAT
     command: str | None = None
     metric: str | None = None  # the one that the headline speaks of
+    n_splits: int = 1  # into training and held-out rows, over which gains and scores are means
     gains: list[Gain] = []
     scores: list[Score] = []
     history: list[TreeRecord] = []
@@ -145,6 +149,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     traffic: dict[str, dict[str, dict[str, int]]] = {}
     timeline: list[Exchange] = []
     protections: list[Protection] = []
+    guarantee: str | None = None  # of differential privacy, in words to quote
     audit: list[AuditResult] = []
     importance: list[Importance] = []
     settings: dict[str, Any] = {}

@@ -13,11 +13,13 @@ SECONDS_BETWEEN = 2  # two looks for a record that is gone
 
 
 def serve(run: Path, port: int) -> http.server.ThreadingHTTPServer:
-    """A server of a run's page, ready for `serve_forever`. Port 0: any free one."""
-    RunRecord.load(run)  # better now than in the browser
+    """A server of a run's page, ready for `serve_forever`; it waits for a run that has not begun. Port 0: any free."""
+    where = run if run.suffix == ".json" and not run.is_dir() else run / FILE
+    if where.exists():
+        RunRecord.load(where)  # better now than in the browser
 
     class Pages(_Pages):
-        file = run / FILE if run.is_dir() else run
+        file = where
 
     try:
         return http.server.ThreadingHTTPServer(("127.0.0.1", port), Pages)

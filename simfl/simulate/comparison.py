@@ -1,4 +1,7 @@
-"""SOLO, TFL, SimFL and ALL-IN on the same parties, scored on the same held-out rows."""
+"""SOLO, TFL, SimFL, SimFL with trees grown together, and ALL-IN on the same parties and held-out rows.
+
+Every method stops by the same rule (`baselines.STOPPING`): on validation rows, which are training rows set aside.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,22 +10,17 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import numpy as np
-from rich.table import Column
-from rich.table import Table as RichTable
 from scipy import sparse
 
 from simfl import baselines
 from simfl import params as parameters
 from simfl.callbacks import Callback
-from simfl.federation import Preparation, train_and_keep
+from simfl.federation import Preparation, train, train_and_keep
 from simfl.model import Model
 from simfl.params import TrainParams, train_params
 from simfl.party import Party
 from simfl.report.evaluation import HeldOut, scores
-from simfl.report.words import amount, model_name, trained_on
-
-METRICS = {"error": "error", "logloss": "log loss", "auc": "AUC", "rmse": "RMSE"}
+from simfl.report.words import JOINT, model_name
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,12 +28,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     method: str
     party: str | None
+    seconds: float
+    bytes: int
+    rounds: float  # that it kept; over several splits the mean
     error: float | None
     logloss: float | None
     auc: float | None
-    seconds: float
-    bytes: int
     rmse: float | None = None
+    other: dict[str, float | None] = {}  # by metric, of other objectives
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """By metric: those that are known."""
+        known = {name: getattr(self, name) for name in ("logloss", "error", "auc", "rmse")} | self.other
+        return {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,12 @@ class Comparison:
     models: dict[tuple[str, str | None], Model]
     ready: Preparation
     params: TrainParams
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All parameters of both stages."""
+        known: dict[str, Any] = msgspec.to_builtins(self.ready.about.params) | msgspec.to_builtins(self.params)
+        return known
 
     @property
     def simfl(self) -> Model:
@@ -61,7 +73,9 @@ def compare(
     callbacks: Sequence[Callback] | None = None,
 ) -> Comparison:
     """Train every method and score it. `tell` gets the name of what comes next; `callbacks` are SimFL's."""
-    splits, classes = baselines.check(parties, params)
+    others = _without_noise(params)
+    params = params if params.get("epsilon") else others  # with noise no metrics are sent: it cannot stop by them
+    splits, classes = baselines.check(parties, others)
     ready: list[Preparation] = []
 
     def train_simfl() -> Model:
@@ -69,67 +83,46 @@ def compare(
         ready.append(prepared)
         return model
 
+    joint = _joint_params(params)
     trainings: dict[tuple[str, str | None], Callable[[], Model]] = {
-        **{("SOLO", p): partial(baselines.xgboost_model, {p: split}, classes, params) for p, split in splits.items()},
-        ("TFL", None): partial(baselines.tfl, parties, callbacks=[], **params),
+        **{("SOLO", p): partial(baselines.xgboost_model, {p: split}, classes, others) for p, split in splits.items()},
+        ("TFL", None): partial(baselines.tfl, parties, callbacks=[], **others),
         ("SimFL", None): train_simfl,
-        ("ALL-IN", None): partial(baselines.all_in, parties, **params),
+        **({(JOINT, None): partial(train, parties, callbacks=[], **joint)} if joint else {}),
+        ("ALL-IN", None): partial(baselines.all_in, parties, **others),
     }
     results, models = [], {}
-    for (method, party), train in trainings.items():
+    for (method, party), training in trainings.items():
         tell(model_name(method, party))
         begun = time.perf_counter()
-        model = models[method, party] = train()
-        seconds = time.perf_counter() - begun
+        model = models[method, party] = training()
+        seconds, held_out = time.perf_counter() - begun, held_out.read_by(model)
         sent = sum(_size(p.rows.X) for p in parties) if method == "ALL-IN" else model.n_bytes
-        results.append(Result(method=method, party=party, seconds=seconds, bytes=sent, **scores(model, held_out)))
+        known: dict[str, Any] = {"seconds": seconds, "bytes": sent, "rounds": model.n_trees}
+        results.append(Result(method=method, party=party, **known, **_by_field(scores(model, held_out))))
     return Comparison(results, models, ready[0], train_params(**parameters.split(params)[1]))
+
+
+def _by_field(found: dict[str, float | None]) -> dict[str, Any]:
+    """The scores as the fields of a `Result`."""
+    other = {name: value for name, value in found.items() if name not in Result.__struct_fields__}
+    of_classes = dict.fromkeys(("error", "logloss", "auc"))
+    return of_classes | {name: value for name, value in found.items() if name not in other} | {"other": other}
+
+
+def _without_noise(params: dict[str, Any]) -> dict[str, Any]:
+    """What the methods beside SimFL are trained with: they stop by validation rows, and have no noise."""
+    noise = ("epsilon", "delta", *parameters.PRIVATE_ONLY)
+    return baselines.STOPPING | {name: value for name, value in params.items() if name not in noise}
+
+
+def _joint_params(params: dict[str, Any]) -> dict[str, Any] | None:
+    """The same training with trees grown together; None where that is SimFL's own recipe, or does not apply."""
+    if params.get("recipe") == "joint" or params.get("epsilon") is not None:
+        return None
+    kept = {name: value for name, value in params.items() if name not in (*parameters.NOT_JOINT, "eval_metric")}
+    return kept | {"recipe": "joint"}
 
 
 def _size(X: Any) -> int:
     return int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) if sparse.issparse(X) else int(X.nbytes)
-
-
-def mean(runs: Sequence[Sequence[Result]]) -> list[Result]:
-    """The means over several runs of the same methods; bytes are rounded."""
-    return [_mean(same) for same in zip(*runs, strict=True)]
-
-
-def _mean(same: Sequence[Result]) -> Result:
-    values = {name: [getattr(result, name) for result in same] for name in METRICS}
-    return Result(
-        method=same[0].method,
-        party=same[0].party,
-        seconds=float(np.mean([result.seconds for result in same])),
-        bytes=round(float(np.mean([result.bytes for result in same]))),
-        **{name: None if None in found else float(np.mean(found)) for name, found in values.items()},
-    )
-
-
-def table(results: Sequence[Result], title: str) -> RichTable:
-    """The results as a table for people, the best of each column in bold."""
-    metrics = [name for name in METRICS if any(getattr(result, name) is not None for result in results)]
-    numbers = [Column(head, justify="right") for head in (*(METRICS[name] for name in metrics), "seconds", "sent")]
-    shown = RichTable("method", "rows of", *numbers, title=title, title_justify="left", title_style="bold")
-    for result in results:
-        cells = [_cell(result, name, results) for name in metrics]
-        whose = trained_on(result.method, result.party)
-        style = "bold green" if result.method == "SimFL" else None
-        shown.add_row(result.method, whose, *cells, f"{result.seconds:.1f}", _sent(result), style=style)
-    return shown
-
-
-def _cell(result: Result, name: str, results: Sequence[Result]) -> str:
-    value = getattr(result, name)
-    if value is None:
-        return "-"
-    known = [v for v in (getattr(r, name) for r in results) if v is not None]
-    best = value == (max(known) if name == "auc" else min(known))
-    text = f"{value:.1%}" if name == "error" else f"{value:.4f}"
-    return f"[bold]{text} *[/]" if best else f"{text}  "
-
-
-def _sent(result: Result) -> str:
-    if result.method == "SOLO":
-        return "nothing"
-    return f"{amount(result.bytes)}{' rows' if result.method == 'ALL-IN' else ''}"

@@ -4,8 +4,10 @@ Every party holds out a quarter of its own rows, so that its gain can be measure
 rows together are what the methods are compared on.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +19,40 @@ from simfl.arrays import AnyArray
 from simfl.data.files import Dataset
 from simfl.errors import DataError
 from simfl.federation import Preparation
+from simfl.model import Model
 from simfl.party import Party
 from simfl.report import evaluation
 from simfl.report.assemble import FinishedTraining
 from simfl.report.evaluation import HeldOut
-from simfl.report.record import Curve, PartyFacts, RunRecord, Score, time_of
+from simfl.report.record import Curve, Gain, PartyFacts, RunRecord, Score, time_of
 from simfl.simulate.comparison import Comparison, Result
+from simfl.simulate.splits import mean_gains, mean_results, mean_scores
 
 TEST_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Scores on everybody's held-out rows and on each party's own, and gains over being alone."""
+
+    results: list[Result]
+    own: list[Score]
+    gains: list[Gain]
+    n_splits: int = 1
+
+    @classmethod
+    def over(cls, splits: Sequence[Measured]) -> Measured:
+        """The means over several splits."""
+        return cls(
+            mean_results([split.results for split in splits]),
+            mean_scores([split.own for split in splits]),
+            mean_gains([split.gains for split in splits], TEST_SHARE),
+            len(splits),
+        )
+
+    def own_gains(self) -> list[Gain]:
+        """Every party's gain in the main metric on its own rows, with the model adjusted to it."""
+        return [gain for gain in self.gains if gain.adjusted and gain.metric == self.own[0].metric]
 
 
 @dataclass(frozen=True)
@@ -42,35 +70,53 @@ class Simulation:
             for p in self.parties
         ]
 
-    def record(self, found: Comparison, *, title: str, command: str | None, began: float) -> RunRecord:
-        """Everything that is known after the methods were compared. `began` is a time of `time.time`."""
+    def measured(self, found: Comparison) -> Measured:
+        """What every method is worth: to each party on its own held-out rows, and on everybody's."""
+        held_out, own = self._read_by(found.simfl)
+        alone = {party: m for (method, party), m in found.models.items() if method == "SOLO" and party is not None}
+        gains = evaluation.gains(alone, found.simfl, held_out, own)
+        at_home = {name: found.simfl.for_party(name).continued(X, y) for name, (X, y) in self.own_rows.items()}
+        gains += evaluation.continued_gains(alone, at_home, self.held_out)
+        return Measured(found.results, evaluation.own_scores(found.models, held_out, own), gains)
+
+    def record(self, found: Comparison, measured: Measured, *, title: str, began: float) -> RunRecord:
+        """Everything that is known after the methods were compared. `began` is a time of `time.time`.
+
+        What was measured can be over several splits, of which this is one.
+        """
         model, ready = found.simfl, found.ready
         known = FinishedTraining(title, ready.about, found.params, model, ready.transport.traffic).record()
-        alone = {party: m for (method, party), m in found.models.items() if method == "SOLO" and party is not None}
+        held_out, own = self._read_by(model)
         return replace(
             known,
-            command=command,
             started=time_of(began),
             seconds=time.time() - began,
             parties=self.party_facts(),
-            gains=evaluation.gains(alone, model, self.held_out, self.own_rows),
-            scores=[score for result in found.results for score in _scores(result)],
-            curves=self._curves(found.models),
-            roc=evaluation.roc(found.models, self.held_out),
-            calibration=evaluation.calibration(found.models, self.held_out),
+            n_splits=measured.n_splits,
+            gains=measured.gains,
+            scores=[*(score for result in measured.results for score in _scores(result)), *measured.own],
+            curves=_curves(found.models, held_out, own),
+            roc=evaluation.roc(found.models, held_out),
+            calibration=evaluation.calibration(found.models, held_out),
             similarity=known.similarity and replace(known.similarity, uses=_uses(ready)),
-            importance=evaluation.importance(model, self.held_out.X),
+            importance=evaluation.importance(model, held_out.X),
         )
 
-    def _curves(self, models: evaluation.Models) -> list[Curve]:
-        """Every model on everybody's held-out rows; on a party's own its model, and the shared ones adjusted to it."""
-        found = []
-        for (method, party), model in models.items():
-            found += evaluation.curves(method, party, model, self.held_out, [party, None] if party else [None])
-            if method in ("SimFL", "ALL-IN"):
-                for name, own in self.own_rows.items():
-                    found += evaluation.curves(method, None, model.adjusted(*own), self.held_out, [name])
-        return found
+    def _read_by(self, model: Model) -> tuple[HeldOut, evaluation.OwnRows]:
+        """The rows as XGBoost's matrices, read once for all models."""
+        own = {name: (evaluation.read_by(model, X, name), y) for name, (X, y) in self.own_rows.items()}
+        return self.held_out.read_by(model), own
+
+
+def _curves(models: evaluation.Models, held_out: HeldOut, own: evaluation.OwnRows) -> list[Curve]:
+    """Every model on everybody's held-out rows; on a party's own its model, and the shared ones adjusted to it."""
+    found = []
+    for (method, party), model in models.items():
+        found += evaluation.curves(method, party, model, held_out, [party, None] if party else [None])
+        if method in ("SimFL", "ALL-IN"):
+            for name, rows in own.items():
+                found += evaluation.own_curve(method, model, held_out, name, rows)
+    return found
 
 
 def set_up(data: Dataset, parts: Mapping[str, AnyArray], seed: int, *, stratify: bool) -> Simulation:
@@ -89,8 +135,10 @@ def set_up(data: Dataset, parts: Mapping[str, AnyArray], seed: int, *, stratify:
 
 
 def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:
-    _, counts = np.unique(y[rows].astype(str), return_counts=True)
-    classes = y[rows].astype(str) if stratify and counts.min() >= 4 and len(counts) <= len(rows) * TEST_SHARE else None
+    classes = y[rows].astype(str) if stratify else None
+    if classes is not None:
+        _, counts = np.unique(classes, return_counts=True)
+        classes = classes if counts.min() >= 4 and len(counts) <= len(rows) * TEST_SHARE else None
     train, test = train_test_split(rows, test_size=TEST_SHARE, random_state=seed, stratify=classes)
     return np.sort(train), np.sort(test)
 
@@ -98,8 +146,7 @@ def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tupl
 def _scores(result: Result) -> list[Score]:
     return [
         Score(method=result.method, party=result.party, rows=None, metric=metric, value=value)
-        for metric in ("logloss", "error", "auc", "rmse")
-        if (value := getattr(result, metric)) is not None
+        for metric, value in result.scores.items()
     ]
 
 

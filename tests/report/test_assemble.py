@@ -1,8 +1,13 @@
 """The record of a training between machines: what the hub keeps, what a party gets to see, and what it adds."""
 
+from dataclasses import replace
+
+import msgspec
+import numpy as np
 import pytest
 
 import simfl
+from simfl import baselines
 from simfl.federation import train_and_keep
 from simfl.messages import Greeting
 from simfl.params import split, train_params
@@ -57,7 +62,27 @@ def test_a_party_adds_its_own_gain_and_what_its_journal_says_it_sent(known, fini
     assert {c.rows for c in record.curves} == {"north"}
     assert record.traffic == {"north": {"received": {"Hash": 6}, "sent": {"Hashes": 10}}}
     assert not next(p for p in record.protections if p.name == "Blind matching").on
-    assert record.notes == [assemble.RESTARTED]
+    assert record.notes == [assemble.ALONE, assemble.RESTARTED]
+
+
+def test_a_party_is_told_when_the_shared_model_stopped_by_the_rows_that_measure(known, finished):
+    training, sessions = finished
+    early = msgspec.structs.replace(known, settings=known.settings | {"early_stopping_rounds": 3})
+    record = assemble.at_party(early, sessions[0], training.model, PARAMS, [])
+    assert assemble.STOPPED_HERE in record.notes
+
+
+def test_the_model_alone_stops_at_home_and_then_trains_on_all_rows(finished):
+    """The rows that measure have no part in the number of rounds, and none of the training rows is lost."""
+    own = finished[1][0].split
+    params = PARAMS | {"n_trees": 60, "learning_rate": 0.5}
+    alone = baselines.solo_stopped(own, "north", [0, 1], params)
+    assert alone.n_trees < 60
+    assert alone.history[0].train != {}
+    fixed = baselines.xgboost_model({"north": own}, [0, 1], params | {"n_trees": alone.n_trees})
+    np.testing.assert_array_equal(alone.margins(own.training.X), fixed.margins(own.training.X))
+    other = replace(own, validation=replace(own.validation, y=1 - own.validation.y))
+    assert baselines.solo_stopped(other, "north", [0, 1], params).n_trees == alone.n_trees
 
 
 def test_a_party_without_held_out_rows_says_why_it_has_no_gain(known, finished, table, labels):

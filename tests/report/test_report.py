@@ -18,9 +18,10 @@ from simfl.callbacks import TreeRecord
 from simfl.data.files import Dataset
 from simfl.data.schema import Schema
 from simfl.errors import FileError
+from simfl.report import charts
 from simfl.report import page as report
 from simfl.report.figures import figures
-from simfl.report.record import AuditResult, PartyFacts, Recorder, RunRecord
+from simfl.report.record import AuditResult, Curve, PartyFacts, Recorder, RunRecord
 from simfl.report.watch import serve
 from simfl.simulate import simulation
 from simfl.simulate.comparison import compare
@@ -44,7 +45,7 @@ def a_run(objective, names, title="A test"):
     simulated = simulation.set_up(data, parts, 0, stratify=objective != "reg:squarederror")
     params = {"n_trees": 8, "random_state": 0, "objective": objective, "n_jobs": 1}
     comparison = compare(simulated.parties, simulated.held_out, params, callbacks=[])
-    return simulated.record(comparison, title=title, command="simfl simulate", began=0.0)
+    return simulated.record(comparison, simulated.measured(comparison), title=title, began=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,8 @@ def test_a_chart_tells_its_numbers_when_hovered(opened, records):
     page = opened("binary")
     page.locator("#gain-0 svg .mark-symbol path").first.hover()
     told = page.locator("#vg-tooltip-element").inner_text()
-    assert f"{records['binary'].gains[0].alone:.4f}" in told
+    first = next(g for g in records["binary"].gains if g.adjusted and g.metric == "logloss")
+    assert f"{first.alone:.4f}" in told
 
 
 @needs_chromium
@@ -144,9 +146,9 @@ def test_the_numbers_on_the_page_are_those_of_the_run(opened, records):
     page, run = opened("binary"), records["binary"]
     assert page.evaluate("JSON.parse(document.getElementById('run').textContent)") == msgspec.to_builtins(run)
     drawn = page.evaluate("views['gain-0'].view.data('source_1') || views['gain-0'].view.data('source_0')")
-    on_all = [g for g in run.gains if g.metric == "logloss" and g.rows is None]
+    on_own = [g for g in run.gains if g.metric == "logloss" and g.adjusted]
     assert [(row["party"], row["gain"], row["low"], row["high"]) for row in drawn if "gain" in row] == [
-        (g.party, g.gain, g.low, g.high) for g in on_all
+        (g.party, g.gain, g.low, g.high) for g in on_own
     ]
     cells = page.locator("#gain tbody tr").evaluate_all(
         "rows => rows.map((r) => [...r.cells].map((c) => c.textContent))"
@@ -179,12 +181,21 @@ def test_the_page_asks_for_nothing_from_outside(records):
 
 def test_the_headline_counts_the_parties_that_gain(records):
     run = records["binary"]
-    own = [g for g in run.gains if g.metric == "logloss" and g.rows is None]
-    said = report.headline(run)[0]
-    assert ("every party" in said) == all(g.low > 0 for g in own)
+    own = [g for g in run.gains if g.metric == "logloss" and g.adjusted]
+    better = [msgspec.structs.replace(g, gain=0.1, low=0.05, high=0.2) if g == own[0] else g for g in run.gains]
+    sure = sum(g.low > 0 for g in own[1:]) + 1
+    assert f"Worth it for {sure} of 3 parties" in report.headline(msgspec.structs.replace(run, gains=better))[0]
     worse = [msgspec.structs.replace(g, gain=-1.0, low=-2.0, high=-0.5) for g in run.gains]
-    assert "0 of 3 parties predict better" in report.headline(msgspec.structs.replace(run, gains=worse))[0]
-    assert "3 predict worse" in report.headline(msgspec.structs.replace(run, gains=worse))[0]
+    said = report.headline(msgspec.structs.replace(run, gains=worse))
+    assert "Worth it for 0 of 3 parties; not worth it for north (-1.000), south" in said[0]
+    assert "stay out" in said[1]
+    assert said[-1].endswith("worse for 3.")
+
+
+def test_the_page_says_how_every_method_stopped(records):
+    page = report.render(records["binary"])
+    assert "All methods stop by the same rule: 20% of each party" in page
+    assert html.escape(report.headline(records["binary"])[0]) in page
 
 
 def test_a_run_that_knows_little_has_a_page_too():
@@ -312,7 +323,79 @@ def test_the_record_itself_can_be_watched(records, tmp_path):
         server.shutdown()
 
 
+def test_a_run_that_has_not_begun_is_waited_for(records, tmp_path):
+    with serve(tmp_path / "later", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://localhost:{server.server_address[1]}/"
+        with pytest.raises(urllib.error.HTTPError, match="503") as waiting:
+            urllib.request.urlopen(address)
+        assert waiting.value.headers["Refresh"] == "2"
+        records["numbers"].save(tmp_path / "later")
+        assert "<h1>A test</h1>" in urllib.request.urlopen(address).read().decode()
+        server.shutdown()
+
+
+def test_a_running_training_says_its_pace_the_time_left_and_the_bytes(records):
+    rounds = [
+        TreeRecord(round=i, builder="a", train={"logloss": 0.5}, validation={}, bytes=50_000, seconds=1.0)
+        for i in range(10)
+    ]
+    run = msgspec.structs.replace(records["numbers"], status="running", history=rounds, n_trees=100, seconds=20.0)
+    assert report.headline(run) == [
+        "The training is running: 10 of 100 rounds are done, 1 s each: at most 90 s are left.",
+        "500.0 KB were sent so far.",
+    ]
+
+
+def test_a_run_between_machines_has_a_result_on_top(records):
+    rounds = [
+        TreeRecord(round=i, builder="a", train={"logloss": 0.6}, validation={"logloss": v}, bytes=1, seconds=1.0)
+        for i, v in enumerate((0.6, 0.5, 0.4))
+    ]
+    run = msgspec.structs.replace(records["numbers"], gains=[], history=rounds, n_trees=3, notes=["No rows here."])
+    first, second = report.headline(run)
+    assert first.endswith("in 3 rounds: log loss on validation rows of all parties went from 0.6000 to 0.4000.")
+    assert second == "No rows here."
+
+
+def test_many_parties_alone_are_a_band_with_a_middle():
+    lines = [
+        Curve(method="SOLO", party=p, rows=None, metric="logloss", trees=[1, 3], values=[1.0, v])
+        for p, v in zip("abc", (0.4, 0.5, 0.7), strict=True)
+    ]
+    spec = charts.learning(lines, "log loss", "on all rows")
+    drawn = [row for layer in spec["layer"] for row in layer["data"]["values"]]
+    end = next(row for row in drawn if row["round"] == 3 and "low" in row)
+    assert (end["low"], end["value"], end["high"]) == (0.4, 0.5, 0.7)
+    assert {row["model"] for row in drawn if "model" in row} == {"SOLO, middle of 3"}
+
+
 def test_a_taken_port_is_told(records, tmp_path):
     records["numbers"].save(tmp_path)
     with serve(tmp_path, 0) as server, pytest.raises(FileError, match="--port"):
         serve(tmp_path, server.server_address[1])
+
+
+def test_a_loss_without_a_partys_rows_is_said_and_shaded_and_a_running_training_tells_when_it_ends():
+    trees = [
+        TreeRecord(
+            round=n,
+            builder="a",
+            train={},
+            validation={"logloss": 0.5},
+            bytes=1,
+            seconds=3.0,
+            absent=["south"] if 4 <= n < 7 else [],
+        )
+        for n in range(10)
+    ]
+    parties = [PartyFacts(name=name, n_rows=9) for name in ("north", "south")]
+    facts = {"started": "2026-11-17T00:00:00+00:00", "seconds": 30.0, "objective": "binary:logistic"}
+    record = RunRecord(title="x", parties=parties, n_trees=50, history=trees, status="running", **facts)
+    (drawn,) = [figure for figure in figures(record) if figure.name == "progress"]
+    assert "the parties that were there (shaded: in rounds 5 to 7 without the rows of south)" in drawn.words
+    assert '"absent": "south"' in json.dumps(drawn.charts)
+    assert report.headline(record) == [
+        "The training is running: 10 of 50 rounds are done, 3 s each: at most 2 min are left.",
+        "10 B were sent so far.",
+    ]

@@ -1,0 +1,122 @@
+"""Several splits of the same parties, and the four hospitals of the package."""
+
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.metrics import log_loss
+
+from simfl.report.record import Gain, Score
+from simfl.simulate import experiment, splits, tables
+from simfl.simulate.simulation import Measured
+
+FEW = {"n_trees": 6, "random_state": 3, "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def once():
+    return experiment.heart(FEW, 1).run()
+
+
+@pytest.fixture(scope="module")
+def twice():
+    return experiment.heart(FEW, 2).run()
+
+
+def test_a_partys_own_score_is_that_of_the_model_it_would_use(once):
+    held_out, own = once.played.held_out, once.played.own_rows
+    for score in once.measured.own:
+        model = once.compared.models[score.method, score.party]
+        used = model if score.method == "SOLO" else model.adjusted(*own[score.rows])
+        mask = held_out.of(score.rows)
+        p = used.predict_proba(held_out.X[mask])
+        assert score.value == pytest.approx(log_loss(held_out.y[mask], p, labels=[0, 1]), rel=1e-4)
+    assert {(s.method, s.rows) for s in once.measured.own} == {
+        (method, party)
+        for method in ("SOLO", "TFL", "SimFL", "SimFL joint", "ALL-IN")
+        for party in ("cleveland", "budapest", "zurich-basel", "long-beach")
+    }
+
+
+def test_several_splits_give_the_means_of_each(once, twice):
+    other = experiment.heart(FEW | {"random_state": 4}, 1).run()
+    for both, a, b in zip(twice.measured.results, once.measured.results, other.measured.results, strict=True):
+        assert (both.method, both.party) == (a.method, a.party)
+        assert both.logloss == pytest.approx((a.logloss + b.logloss) / 2)
+    for both, a, b in zip(twice.measured.gains, once.measured.gains, other.measured.gains, strict=True):
+        assert (both.party, both.rows, both.adjusted) == (a.party, a.rows, a.adjusted)
+        assert both.gain == pytest.approx((a.gain + b.gain) / 2)
+        assert both.low <= both.gain <= both.high
+    assert twice.measured.n_splits == 2
+
+
+def test_the_first_split_is_the_one_of_a_single_run(once, twice):
+    rows = once.played.held_out.X
+    np.testing.assert_array_equal(twice.played.held_out.X, rows)
+    np.testing.assert_array_equal(twice.compared.simfl.margins(rows), once.compared.simfl.margins(rows))
+
+
+def test_the_interval_is_nadeau_and_bengios():
+    """Variance of the mean: (1/n + held out / trained on) times that of the splits; Student's t with n - 1."""
+    low, high = splits.interval([0.1, 0.2, 0.3, 0.2], test_share=0.25)
+    half = 3.182446 * math.sqrt((1 / 4 + 1 / 3) * 0.02 / 3)
+    assert (low, high) == pytest.approx((0.2 - half, 0.2 + half), abs=1e-6)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    """A mean's gain over a guess, by splits that share rows: nine in ten intervals or more hold the true value."""
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(200):
+        y = rng.normal(size=40)
+        gains = []
+        for _ in range(5):
+            order = rng.permutation(40)
+            trained, held_out = y[order[10:]], y[order[:10]]
+            gains.append(np.mean((held_out - 1) ** 2) - np.mean((held_out - trained.mean()) ** 2))
+        low, high = splits.interval(gains, 0.25)
+        covered += low <= 1 - 1 / 30 <= high
+    assert covered / 200 > 0.9
+
+
+def test_one_split_keeps_the_intervals_over_rows(once):
+    assert splits.mean_gains([once.measured.gains], 0.25) == once.measured.gains
+
+
+def test_the_first_table_shows_each_partys_own_rows(once):
+    console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(tables.own_table(once.measured.own, once.measured.own_gains(), "title"))
+    text = console.export_text()
+    for gain in once.measured.own_gains():
+        line = next(line for line in text.splitlines() if gain.party in line)
+        assert f"{gain.alone:.3f}" in line
+        assert f"{gain.together:.3f}" in line
+        assert f"{gain.low:+.3f} to {gain.high:+.3f}".replace("0.", ".") in line
+
+
+def test_the_first_table_fits_a_terminal_of_80_characters(once):
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(tables.own_table(once.measured.own, once.measured.own_gains(), "title"))
+    lines = console.export_text().splitlines()
+    for gain in once.measured.own_gains():
+        line = next(line for line in lines if gain.party in line)  # the whole name, and the interval in the same line
+        assert f"{gain.high:+.3f}".replace("0.", ".") in line
+        assert line.count("*") == 1
+
+
+def test_the_record_of_several_splits_has_their_gains(twice):
+    record = twice.played.record(twice.compared, twice.measured, title="Hearts", began=0.0)
+    assert record.n_splits == 2
+    assert record.gains == twice.measured.gains
+    assert [s for s in record.scores if s.rows is not None] == twice.measured.own
+
+
+def test_own_gains_are_those_of_the_adjusted_model_in_the_main_metric():
+    facts = {"alone": 0.5, "together": 0.4, "gain": 0.1, "low": 0.0, "high": 0.2, "n_rows": 9}
+    gains = [
+        Gain(party="a", rows=rows, metric=metric, adjusted=adjusted, **facts)
+        for rows, adjusted in ((None, False), ("a", False), ("a", True))
+        for metric in ("logloss", "error")
+    ]
+    scores = [Score(method="SOLO", party="a", rows="a", metric="logloss", value=0.5)]
+    assert Measured([], scores, gains).own_gains() == [gains[4]]
