@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+
+import simfl
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -30,16 +33,15 @@ def test_every_file_of_the_package_is_on_the_map():
 def test_the_commands_of_the_tutorial_run(tmp_path):
     text = (ROOT / "docs" / "tutorial.md").read_text()
     blocks = re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.S)
-    steps = {"python": [code for kind, code in blocks if kind == "python"]}
-    # The files come from the first and the last block of Python; the model from the commands themselves.
-    code = "\n".join([steps["python"][0], steps["python"][-1]])
+    # The files come from the first block of Python; the model from the commands themselves.
+    code = next(code for kind, code in blocks if kind == "python")
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)
     lines = [line for kind, code in blocks if kind == "sh" for line in code.strip().splitlines()]
     assert len(lines) == 3
-    simfl = Path(sys.executable).with_name("simfl")
+    command = Path(sys.executable).with_name("simfl")
     for line in lines:
-        subprocess.run([simfl, *shlex.split(line)[1:]], cwd=tmp_path, check=True, timeout=300, env=os.environ)
-    assert (tmp_path / "runs" / "patients" / "report.html").stat().st_size > 500_000
+        subprocess.run([command, *shlex.split(line)[1:]], cwd=tmp_path, check=True, timeout=300, env=os.environ)
+    assert (tmp_path / "runs" / "heart" / "report.html").stat().st_size > 500_000
     assert (tmp_path / "predictions.csv").read_text().startswith("prediction,probability of 0,probability of 1")
 
 
@@ -57,3 +59,20 @@ def test_every_notebook_runs(path, tmp_path):
 def test_every_page_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text()
     assert all(str(page.relative_to(ROOT / "docs")) in nav for page in PAGES[1:])
+
+
+def test_the_four_hospitals_are_ready_for_one_machine_and_for_four():
+    from simfl.deploy.study import read_party_file, read_study
+    from simfl.deploy.tables import open_party
+
+    home = ROOT / "examples" / "heart"
+    study, local = read_study(home / "study.toml"), read_study(home / "one-machine.toml")
+    plain = [type(party)(name=party.name) for party in local.party]
+    assert msgspec.structs.replace(local, party=plain) == study
+    tables = simfl.datasets.heart()
+    assert study.parties == list(tables)
+    for name, table in tables.items():
+        _, party, notes = open_party(home / "study.toml", home / name / "party.toml")
+        assert (len(party.rows.y), notes) == (len(table), [])
+        assert next(p.data for p in local.party if p.name == name).endswith(f"datasets/heart/{name}.csv")
+        assert read_party_file(home / name / "party.toml").require.broken_by(study) == []

@@ -9,13 +9,15 @@ import sklearn
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import simfl
-from simfl.errors import SimFLError
+from simfl.data.schema import Schema
+from simfl.errors import DataError, SimFLError
 from simfl.params import defaults
 
 FEW = {"n_trees": 4, "random_state": 0, "n_jobs": 1}
@@ -210,3 +212,100 @@ def test_a_later_fit_keeps_the_earlier_classes():
         first.fit(X, np.where(y == 1, "d", names), init_model=first.model_)
     with pytest.raises(SimFLError, match="not the model_ of a fitted"):
         first.fit(X, names, init_model=simfl.train([simfl.Party("p", X, y)], n_trees=2, objective="multi:softprob"))
+
+
+# --- joint with epsilon: what must be declared ------------------------------------------------------------------------
+
+PRIVATE = {"recipe": "joint", "epsilon": 8.0, "rows": 600, "n_trees": 20, "random_state": 0}
+
+
+def private_table(n=600):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(50, 10, n), "ward": rng.choice(["a", "b"], n)})
+    return frame, np.where((frame.ward == "a") ^ (rng.random(n) < 0.05), "ill", "well")
+
+
+def test_a_private_fit_takes_declared_columns_and_classes():
+    pytest.importorskip("dp_accounting")
+    frame, label = private_table()
+    schema = Schema.from_toml({"age": {"low": 0, "high": 110}, "ward": ["a", "b", "c"]})
+    private = simfl.SimFLClassifier(**PRIVATE, classes=["well", "ill"])
+    private.fit(frame, label, parties=np.arange(600) % 2, schema=schema)
+    assert private.classes_.tolist() == ["well", "ill"]
+    assert private.score(frame, label) > 0.8
+    assert "adding or removing any one row" in private.model_.guarantee
+    assert private.model_.schema.columns[1].levels == ("a", "b", "c")
+
+
+def test_a_private_fit_takes_a_plain_table_with_ranges():
+    pytest.importorskip("dp_accounting")
+    X = np.random.default_rng(0).normal(size=(600, 2))
+    schema = Schema.from_toml({"a": {"low": -3, "high": 3}, "b": {"low": -3, "high": 3}})
+    private = simfl.SimFLClassifier(**PRIVATE).fit(X, X[:, 0] > 0, schema=schema)
+    assert private.predict_proba(X).shape == (600, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "declared", "said"),
+    [
+        ({}, None, r"schema=Schema.from_toml\(.*or to fit"),  # levels that were found in the table declare nothing
+        ({}, {"age": {"low": 0, "high": 110}, "ward": ["a", "b"]}, r"Declare them all: classes=\[...\]"),
+        ({"classes": ["ill", "fair"]}, {"age": {"low": 0, "high": 110}, "ward": ["a", "b"]}, "not among the classes"),
+        ({"rows": None, "classes": ["ill", "well"]}, {"age": {"low": 0, "high": 110}, "ward": ["a"]}, "set rows to"),
+    ],
+)
+def test_a_private_fit_says_what_to_declare(given, declared, said):
+    pytest.importorskip("dp_accounting")
+    frame, label = private_table()
+    frame, classes = (frame[["ward"]], {"classes": ["ill", "well"]}) if declared is None else (frame, {})
+    with pytest.raises(SimFLError, match=said):
+        simfl.SimFLClassifier(**PRIVATE | classes | given).fit(
+            frame, label, schema=None if declared is None else Schema.from_toml(declared)
+        )
+
+
+# --- habits of scikit-learn and XGBoost ------------------------------------------------------------------------------
+
+
+def watched(**params):
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    site = np.arange(len(y)) % 2
+    rows, aside = np.arange(len(y)) % 4 > 0, np.arange(len(y)) % 4 == 0
+    fitted = simfl.SimFLClassifier(n_trees=60, learning_rate=0.3, random_state=0, **params)
+    return fitted.fit(X[rows], y[rows], parties=site[rows], eval_set=[(X[aside], y[aside])]), X[aside], y[aside]
+
+
+def test_eval_set_is_watched_and_stops_the_training():
+    fitted, X, y = watched(early_stopping_rounds=5)
+    curve = fitted.evals_result_["validation_0"]["logloss"]
+    assert fitted.best_iteration == int(np.argmin(curve)) == fitted.model_.n_trees - 1
+    assert fitted.best_score == min(curve)
+    assert abs(log_loss(y, fitted.predict_proba(X)) - fitted.best_score) < 1e-5
+    assert len(fitted.evals_result_["train"]["logloss"]) == len(curve) < 60
+
+
+def test_without_early_stopping_there_is_no_best_iteration():
+    X, y = load_breast_cancer(return_X_y=True)
+    fitted = simfl.SimFLClassifier(n_trees=2, random_state=0).fit(X, y)
+    assert not hasattr(fitted, "best_iteration")
+    assert "validation_0" not in fitted.evals_result_
+
+
+@pytest.mark.parametrize("wrong", [[], [1], "X"])
+def test_other_eval_sets_are_refused(wrong):
+    X, y = load_breast_cancer(return_X_y=True)
+    with pytest.raises(DataError, match="one pair"):
+        simfl.SimFLClassifier(n_trees=2).fit(X, y, eval_set=wrong)
+    with pytest.raises(DataError, match="validation_fraction"):
+        simfl.SimFLClassifier(n_trees=2, validation_fraction=0.2).fit(X, y, eval_set=[(X, y)])
+
+
+@pytest.mark.parametrize("recipe", ["similar", "paper", "joint"])
+def test_importances_are_shares_and_find_the_column_that_decides(recipe):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    fitted = simfl.SimFLClassifier(n_trees=10, recipe=recipe, random_state=0)
+    shares = fitted.fit(X, X[:, 2] > 0, parties=np.arange(300) % 3).feature_importances_
+    assert recipe == "paper" or shares.argmax() == 2  # of the paper's trees only the number of splits is known
+    assert shares.sum() == pytest.approx(1)
+    assert shares.shape == (4,)

@@ -4,7 +4,7 @@ import pytest
 
 import simfl
 from simfl.errors import ParameterError, PrivacyError, UnknownParameterError
-from simfl.params import NAMES, RECIPES, defaults, descriptions, prepare_params, split, train_params
+from simfl.params import NAMES, RECIPES, builder_bins, defaults, descriptions, prepare_params, split, train_params
 
 
 @pytest.mark.parametrize("recipe", list(RECIPES))
@@ -22,6 +22,65 @@ def test_a_recipe_leaves_what_is_given():
     assert train_params(recipe="paper", leaf_values="global").leaf_values == "global"
 
 
+@pytest.mark.parametrize("params", [{}, {"n_neighbors": 2}])
+def test_default_is_another_name_of_similar(params):
+    default, similar = prepare_params(**params), prepare_params(recipe="similar", **params)
+    assert msgspec.structs.replace(similar, recipe="default") == default
+    assert msgspec.structs.replace(train_params(recipe="similar"), recipe="default") == train_params()
+
+
+def test_joint_has_values_of_its_own():
+    stage1, stage2 = prepare_params(recipe="joint"), train_params(recipe="joint")
+    assert (stage1.n_neighbors, stage2.min_group, stage2.cuts, stage2.leaf_values) == (0, 30, "shared", "global")
+    assert (stage2.readers, stage2.hub_sees, stage2.count_epsilon, stage2.lockstep) == ("turn", "nothing", 0.1, 8)
+    assert train_params(recipe="joint", learning_rate=0.3).lockstep == 2
+    assert train_params(recipe="joint", lockstep=3, min_group=1).lockstep == 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"n_hashes": 5}, {"matching": "shared"}, {"n_neighbors": 2}, {"ids": "fresh"}, {"scale": "none"}],
+)
+def test_joint_refuses_what_belongs_to_a_search(given):
+    with pytest.raises(ParameterError, match="not available with recipe='joint': no similar rows"):
+        prepare_params(recipe="joint", **given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"turns": "all"},
+        {"rematch": 10},
+        {"leaf_values": "builder"},
+        {"cuts": "own"},
+        {"grow_policy": "lossguide"},
+        {"max_cat_to_onehot": 1},
+        {"max_cat_threshold": 8},
+    ],
+)
+def test_joint_refuses_what_belongs_to_a_builder(given):
+    with pytest.raises(ParameterError, match=f"^{next(iter(given))}=.* is not available with recipe='joint'"):
+        train_params(recipe="joint", **given)
+
+
+@pytest.mark.parametrize("recipe", ["default", "similar", "paper"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lockstep": 2},
+        {"candidates": 8},
+        {"level_nodes": 9},
+        {"readers": "all"},
+        {"hub_sees": "totals"},
+        {"count_epsilon": 1.0},
+        {"gradient_bits": 8},
+    ],
+)
+def test_the_knobs_of_joint_are_refused_elsewhere(recipe, given):
+    with pytest.raises(ParameterError, match=r"is a parameter of recipe='joint' only\. Leave it out"):
+        train_params(recipe=recipe, **given)
+
+
 def test_zero_neighbors_are_a_choice_and_not_a_gap():
     assert prepare_params(n_neighbors=0).n_neighbors == 0
 
@@ -33,7 +92,7 @@ def test_every_parameter_has_a_description_and_a_default():
 
 def test_parameters_of_both_stages_have_one_default():
     shared = set(prepare_params().__struct_fields__) & set(train_params().__struct_fields__)
-    assert shared == {"recipe", "masked", "random_state", "n_jobs"}
+    assert shared == {"recipe", "masked", "epsilon", "random_state", "n_jobs"}
     assert all(getattr(prepare_params(), name) == getattr(train_params(), name) for name in shared)
 
 
@@ -182,3 +241,18 @@ def test_every_door_documents_its_parameters():
         assert all(f"    {name} (default" in door.__doc__ for name in ("n_trees", "n_neighbors", "rematch"))
     assert "n_hashes (default None)" in simfl.prepare.__doc__
     assert "n_trees" not in simfl.prepare.__doc__
+
+
+@pytest.mark.parametrize(
+    ("n_parties", "rows_each", "given", "bins"),
+    [
+        (1, 1_000, {}, 256),  # one party is XGBoost
+        (2, 1_000, {}, 128),
+        (10, 50_000, {}, 128),
+        (2, 50_001, {}, 64),
+        (10, 1_000, {"recipe": "paper"}, 256),
+        (10, 1_000, {"cuts": "shared"}, 256),  # a common grid: nobody else has finer points
+    ],
+)
+def test_builders_bins_follow_from_parties_and_rows(n_parties, rows_each, given, bins):
+    assert builder_bins(train_params(**given), n_parties, n_parties * rows_each) == bins

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import simfl
-from simfl import baselines, estimator, model, params, partition, party
+from simfl import baselines, datasets, estimator, model, params, partition, party
 from simfl.data import files
 
 NAMES = {
@@ -19,10 +19,13 @@ NAMES = {
     "SimFLClassifier",
     "SimFLError",
     "SimFLRegressor",
+    "SimFLSurvival",
     "baselines",
+    "datasets",
     "load",
     "partition",
     "prepare",
+    "survival_bounds",
     "train",
 }
 
@@ -60,7 +63,7 @@ def test_the_similar_rows_can_be_asked_for_directly():
 
 
 def public_modules():
-    yield from (simfl, baselines, partition, files, params, estimator)
+    yield from (simfl, baselines, datasets, partition, files, params, estimator)
     for room in (model, party):
         yield from (m for _, m in inspect.getmembers(room, inspect.ismodule) if m.__name__.startswith(room.__name__))
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simfl.errors import FileError
-from simfl.storage import Journal, write_atomically
+from simfl.storage import Journal, append_private, in_use, write_atomically
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
@@ -142,3 +143,20 @@ def test_entries_survive_a_kill(tmp_path):
     kept = Journal(Event, tmp_path / "journal").entries
     assert kept == events(len(kept))
     assert len(kept) > said
+
+
+def test_a_folder_has_many_users_or_one_that_is_alone(tmp_path):
+    refused = pytest.raises(FileError, match="is in use by another process")
+    with in_use(tmp_path), in_use(tmp_path), refused, in_use(tmp_path, alone=True):
+        raise AssertionError
+    with in_use(tmp_path, alone=True), pytest.raises(FileError, match="is in use"), in_use(tmp_path):
+        raise AssertionError
+    with in_use(tmp_path):
+        pass
+
+
+def test_what_is_appended_is_private_and_stays(tmp_path):
+    for line in (b"one\n", b"two\n"):
+        append_private(tmp_path / "record", line)
+    assert (tmp_path / "record").read_bytes() == b"one\ntwo\n"
+    assert stat.S_IMODE((tmp_path / "record").stat().st_mode) == 0o600

@@ -1,8 +1,9 @@
 import json
 
+import numpy as np
 import pytest
 
-from benchmarks import accuracy, bench, speed
+from benchmarks import accuracy, bench, joint_speed, speed
 from benchmarks.pages import RESULTS
 
 
@@ -31,8 +32,43 @@ def test_the_part_of_xgboost_is_within_the_time_of_growing():
 
 
 def test_every_measurement_of_bench_is_one_that_exists():
+    known = {"benchmarks.speed": speed.WORK, "benchmarks.joint_speed": joint_speed.WORK}
     for words, _ in bench.COMMANDS.values():
-        assert words[0] != "benchmarks.speed" or words[1] in speed.WORK
+        assert words[0] not in known or words[1] in known[words[0]]
+
+
+def test_all_in_grows_a_tree_for_every_tree_of_the_joint_recipe():
+    X, y = joint_speed.interactions(1200, d=5)
+    found = joint_speed.side_by_side((X[:1000], y[:1000]), (X[1000:], y[1000:]), depth=3, n_trees=20)
+    assert 0 < found["logloss"]["joint"] < 0.72
+    assert 0 < found["logloss"]["all_in"] < 0.69
+    assert min(*found["seconds_per_tree"].values(), *found["cpu_seconds_per_tree"].values()) > 0
+    assert found["bytes_over_paper"] == pytest.approx(found["bytes_per_tree"] / (8 * (1000 + 7 * 9)))
+    assert [len(row) for row in bench._joint({"joint-million": [found | {"function": "interactions"}]})] == [2] * 12
+    sizes = [found | {"rows": n, "bytes_per_tree": 7.0 * n**0.5} for n in (100, 400)]
+    assert bench._joint_growth({"joint-growth": sizes})[2][-1] == "0.50"
+
+
+def test_the_time_of_a_batch_is_that_of_all_its_trees():
+    """The first batch is not counted, and neither are the trees of one that is smaller than the others."""
+    pairs = [joint_speed.Pair(float(i), 1.0, 0.0, 0.0) for i in range(10)]
+    np.testing.assert_array_equal(joint_speed.batches(pairs, 4), [[4 + 5 + 6 + 7, 4, 0, 0]])
+
+
+def test_parties_without_two_classes_have_slices_along_the_first_column():
+    X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 3
+    parts = [X[part, 0] for part in accuracy.parts(X, y, np.arange(90), 3, seed=0)]
+    assert [len(part) for part in parts] == [30, 30, 30]
+    assert parts[0].max() < parts[1].min()
+    assert parts[1].max() < parts[2].min()
+
+
+def test_pooled_rows_are_trained_on_once_for_all_numbers_of_parties():
+    entry = {"data": "a9a", "parties": 10, "seed": 0, "method": "ALL-IN", "curve": [0.5], "seconds": 1.0}
+    again = {"data": "a9a", "parties": 2, "seed": 0, "method": "ALL-IN"}
+    assert accuracy._pooled_before([entry, again]) == {"curve": [0.5], "seconds": 1.0}
+    assert accuracy._pooled_before([entry, again | {"seed": 1}]) is None
+    assert accuracy._pooled_before([entry | {"method": "joint"}, again | {"method": "joint"}]) is None
 
 
 def test_one_change_at_a_time_stands_beside_the_default_recipe():

@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 import simfl
-from benchmarks import cells
-from benchmarks.paper import bound, claims, efficiency, errors, figures, privacy, training
+from benchmarks import cells, pages
+from benchmarks.data import PAPER_NAMES
+from benchmarks.paper import bound, claims, efficiency, errors, figures, privacy, training, verdict
+from benchmarks.paper.kept import Kept
 from benchmarks.paper.training import ALL_IN, DEFAULT, PAPER, SOLO, TFL
 
 
@@ -95,12 +97,39 @@ def test_the_table_takes_means_ranges_and_the_better_party():
     plan = errors.Plan(("a9a",), {"paper": 2, "today": 1})
     given_errors = {PAPER: [[0.15], [0.19]], TFL: [[0.2], [0.25]], SOLO: [[0.19, 0.25]] * 2, ALL_IN: [[0.15]] * 2}
     table = made_up(plan, lambda data, method, run: given_errors[method][run])
-    row = errors._errors_row(table, "a9a", PAPER, figures.THETA_80["a9a"])
-    assert row[1] == "17.0 (15.0-19.0) [17.0 (16.7-17.2)]"
-    assert row[2:6] == ["22.5 [23.1]", "19.0 [19.1]", "25.0 [22.0]", "15.00 [15.1]"]
-    assert row[6] == "50 [52]"
+    row = errors._errors_row(table, "a9a", figures.THETA_80["a9a"])
+    ours, theirs = row[1:-1:2], row[2:-1:2]  # one number per cell, the paper's beside ours
+    assert ours == ["17.0", "22.5", "19.0", "25.0", "15.0", "50"]
+    assert theirs == ["17.0", "23.1", "19.1", "22.0", "15.1", "52"]
+    assert errors._range_row(table, "a9a", figures.THETA_80["a9a"])[1:] == ["15.0", "19.0", "16.7", "17.2"]
     words = {claim: verdict.word for claim, verdict in errors.claims_of(table, PAPER, "a9a").items()}
     assert list(words.values()) == ["open", "open", "holds", "open"]
+
+
+def test_a_page_is_drawn_again_from_its_csv_and_no_figure_changes(tmp_path, monkeypatch):
+    """The committed pages too: nobody writes a figure into them by hand."""
+    monkeypatch.setattr(errors.Page, "sources", lambda self, names: None)
+    monkeypatch.setattr(errors, "plot_errors", lambda table, printed, path: None)
+    monkeypatch.setattr(errors, "star", lambda data: data if data in ("a9a", "cod-rna", "ijcnn1") else f"{data}*")
+    monkeypatch.setattr(training, "behaviour", lambda method: "none")
+    plan = errors.Plan(PAPER_NAMES, {"paper": 10, "today": 5}, drawn=pages.RESULTS)
+    kept = Kept(pages.RESULTS / "errors-theta-0.8.csv")
+    errors.errors(plan, "theta 0.8", kept, tmp_path, "python -m benchmarks.paper errors --theta 0.8")
+    before, after = (home / "errors-theta-0.8.md" for home in (pages.RESULTS, tmp_path))
+    assert before.read_text().split("\n## Data")[0].rstrip() == after.read_text().rstrip()
+    assert not kept.path.exists()
+
+
+def test_the_verdict_counts_every_run_and_names_every_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "behaviour", lambda method: "none")
+    for file in pages.RESULTS.glob("*"):
+        if file.suffix in (".csv", ".md"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    verdict.write(errors.Plan(PAPER_NAMES, {"paper": 1, "today": 1}), tmp_path, "python -m benchmarks.paper verdict")
+    text = (tmp_path / "paper.md").read_text()
+    assert text == (pages.RESULTS / "paper.md").read_text()
+    assert "Table 2, skewed: SimFL is below SOLO (the better party) | holds on 3 of 6, open on 2" in text
+    assert all(f"]({name}.md)" in text for name in verdict.PAGES)
 
 
 def test_a_cell_that_failed_is_in_the_csv_with_its_message():

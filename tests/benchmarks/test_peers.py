@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import simfl
+from benchmarks.pages import write_csv
 from benchmarks.paper import training
 from benchmarks.peers import exchange, measure, page
 from benchmarks.peers.environments import FLOWER, Environment, NotInstallable
@@ -211,3 +212,13 @@ def test_the_page_is_written_with_failures_in_their_rows(tmp_path, table, monkey
     assert (tmp_path / "peers-latency.png").exists()
     assert (tmp_path / "peers-logloss.png").exists()
     assert simfl.__version__ in text
+
+
+def test_the_figures_of_an_earlier_page_are_found_in_its_csv(tmp_path):
+    cell = measure.cell(measure.ALL_IN, "a9a", 2, 0, 200)
+    failed = measure.cell(measure.FEDTREE_NAME, "a9a", 2, 0, 200)
+    results = {"logloss": 0.25, "seconds": 1.5, "critical_seconds": None, "bytes": 0, "rows": 24421}
+    write_csv(tmp_path / "peers.csv", [cell | results, failed | {"failed": "killed"}])
+    found = page.earlier(tmp_path / "peers.csv")
+    assert found[page.place(cell)] == {"logloss": 0.25, "seconds": 1.5, "bytes": 0, "rows": 24421}
+    assert found[page.place(failed)] == {"failed": "killed"}
