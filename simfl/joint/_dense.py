@@ -10,8 +10,9 @@ folder's `__pycache__`.
 import numpy as np
 from numba import njit
 
-from simfl.joint._vectors import BITS, TILE, add_masked, add_row, count_masks, fetch_early
+from simfl.joint._vectors import BITS, TILE, add_masked, add_row, count_masks
 from simfl.joint.level import MOST_CELLS, N_BINS
+from simfl.training._early import fetch_early
 
 LANES = 8  # slots that are added side by side: as many as there are registers for
 FEW_CELLS = 5  # of each slot of a node: up to here masks are faster

@@ -14,7 +14,6 @@ BITS = 8  # cells of one mask
 _INDEX = ir.IntType(32)
 _WORD = ir.IntType(64)
 _BYTE = ir.IntType(8)
-_BYTE_POINTER = _BYTE.as_pointer()
 _PAIR = ir.VectorType(_WORD, 2)
 _SUMS = ir.VectorType(_WORD, BITS)
 _MASKS = ir.VectorType(_BYTE, TILE)
@@ -27,20 +26,6 @@ def _operation(function: Any) -> Any:
 
 def _address(context, builder, kind, array, offset):
     return builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
-
-
-@_operation
-def fetch_early(typing, array, offset):
-    """Ask for the cache line of array[offset], which is read soon. Changes nothing."""
-
-    def generate(context, builder, signature, args):
-        kinds = [_BYTE_POINTER, _INDEX, _INDEX, _INDEX]
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", kinds[:1], ir.FunctionType(ir.VoidType(), kinds))
-        place = builder.bitcast(_address(context, builder, signature.args[0], *args), _BYTE_POINTER)
-        builder.call(fetch, [place, _INDEX(0), _INDEX(3), _INDEX(1)])  # to read; keep it near; data
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64), generate
 
 
 @_operation

@@ -13,7 +13,7 @@ import xgboost as xgb
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, smallest_type
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table, smallest_type
 from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
 from simfl.errors import DataError, ProtocolError
@@ -31,12 +31,14 @@ from simfl.privacy.tokens import fresh_order
 from simfl.training import cuts, trees
 from simfl.training.gradients import add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
 from simfl.training.groups import join_small_groups
+from simfl.training.histograms import HistogramGrower, Histogrammed, fits, histogrammed
 from simfl.training.losses import loss_of
 from simfl.training.schedule import shared_step
 from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Tree, apart
 
-Bins = dict[int, xgb.QuantileDMatrix]  # by their number
+Binned = xgb.QuantileDMatrix | Histogrammed
+Bins = dict[tuple[int, bool], Binned]  # by their number, and whether the party grows its trees without XGBoost
 
 
 @dataclass
@@ -83,7 +85,7 @@ class PartyTraining:
         self.shown: Counter[str] = Counter()  # what was done to what was sent: the exit's, once there is one
         self._own_level = _own_level(split, similar)
         self._bins = bins
-        self._grower: trees.Grower | None = None
+        self._grower: trees.Grower | HistogramGrower | None = None
         self._seen: list[Tree] = []  # trees whose values are not known yet
         self._seen_as: list[msg.TreeStructure] = []  # the same, as they were sent
         self._said = told(start, split.schema)  # all that the hub must have told the others, too
@@ -281,28 +283,45 @@ class PartyTraining:
         others = self._weighted(question, sealing, (nothing, nothing))
         return np.concatenate([self.g, others[0]]), np.concatenate([self.h, others[1]])
 
-    def _grower_for(self, n_jobs: int) -> trees.Grower:
-        threads = trees.threads_for(self.split.training.X, n_jobs)
-        if self._grower is None or self._grower.threads != threads:
-            self._grower = trees.Grower(self._binned(threads), self.params, threads)
-        return self._grower
+    def _grower_for(self, n_jobs: int) -> trees.Grower | HistogramGrower:
+        threads, kept = trees.threads_for(self.split.training.X, n_jobs), self._grower
+        if kept is None or (isinstance(kept, trees.Grower) and kept.threads != threads):
+            binned = self._binned(threads)
+            if isinstance(binned, Histogrammed):
+                kept = HistogramGrower(binned, self.params)
+            else:
+                kept = trees.Grower(binned, self.params, threads)
+        self._grower = kept
+        return kept
 
-    def _binned(self, threads: int) -> xgb.QuantileDMatrix:
+    @property
+    def _by_histograms(self) -> bool:
+        """Whether this party grows its trees without XGBoost. One party alone is plain XGBoost, to the last bit."""
+        has_categories = self.split.schema is not None and self.split.schema.has_categories
+        return fits(self.params) and not has_categories and len(self.similar.parties) > 1
+
+    def _binned(self, threads: int) -> Binned:
         """The rows in bins. With shared cut points they are not kept: another training can have another grid."""
-        rows, max_bin = self.split.training, self.params.max_bin or BINS
-        if self.points is None and max_bin in self._bins:
-            return self._bins[max_bin]
-        X = rows.X if self.points is None else cuts.counted(rows.X, self.points)
-        weight = rows.weight
+        key = self.params.max_bin or BINS, self._by_histograms
+        if self.points is None and key in self._bins:
+            return self._bins[key]
+        X, weight = self._grown_on()
+        types = xgboost_types(self.split.schema)
+        cut = xgb.QuantileDMatrix(X, weight=weight, max_bin=key[0], nthread=threads, **types)
+        binned: Binned = (histogrammed(X, cut) if self._by_histograms else None) or cut
+        if self.points is None:
+            self._bins[key] = binned
+        return binned
+
+    def _grown_on(self) -> tuple[Table, Floats | None]:
+        """The rows and weights that trees are grown on."""
+        rows = self.split.training
+        X, weight = rows.X if self.points is None else cuts.counted(rows.X, self.points), rows.weight
         if self._own_level is not None:
             X = np.concatenate([X, X])
             X[len(rows.y) :, -1] = np.nan  # not this party
             weight = None if weight is None else np.concatenate([weight, weight])
-        types = xgboost_types(self.split.schema)
-        binned = xgb.QuantileDMatrix(X, weight=weight, max_bin=max_bin, nthread=threads, **types)
-        if self.points is None:
-            self._bins[max_bin] = binned
-        return binned
+        return X, weight
 
     # --- step 3: sums per leaf ---------------------------------------------------------------------------------------
 

@@ -173,7 +173,7 @@ def all_trees(booster: xgb.Booster) -> list[Tree]:
 
 def _tree(saved: dict[str, AnyArray]) -> Tree:
     """Of all that XGBoost saves, structure and leaf values; no statistics are read."""
-    order = _breadth_first(saved["left_children"], saved["right_children"])
+    order = breadth_first(saved["left_children"], saved["right_children"])
     left = saved["left_children"][order]
     inner = left >= 0
     feature = np.where(inner, saved["split_indices"][order], LEAF).astype(np.int32)
@@ -190,7 +190,7 @@ def _tree(saved: dict[str, AnyArray]) -> Tree:
     )
 
 
-def _breadth_first(left: AnyArray, right: AnyArray) -> AnyArray:
+def breadth_first(left: AnyArray, right: AnyArray) -> AnyArray:
     """The nodes level by level. XGBoost numbers those of a grow_policy of its own as it makes them."""
     level = np.zeros(1, dtype=np.int32)
     levels = []

@@ -1,0 +1,152 @@
+"""A builder's trees without XGBoost: the same splits, from sums of integers."""
+
+import numpy as np
+import pytest
+import xgboost as xgb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import simfl
+from simfl.params import train_params
+from simfl.training import histograms, trees
+from simfl.training.histograms import HistogramGrower, histogrammed
+from simfl.training.traversal import walker
+
+
+def table(seed, n=400, d=5, share_missing=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    X[:, 0] = np.round(X[:, 0])  # few values
+    X[:, 1] = X[:, 1] > 1  # two, one of them rare
+    X[rng.random((n, d)) < share_missing] = np.nan
+    signal = np.nan_to_num(X[:, 2]) * np.nan_to_num(X[:, 3]) + np.nan_to_num(X[:, 0])
+    weight = rng.gamma(1.0, 3.0, n)
+    g, h = weight * (0.5 * rng.normal(size=n) - signal), weight * rng.uniform(0.05, 0.25, n)
+    return X, g.astype(np.float32), h.astype(np.float32)
+
+
+def both(X, g, h, bins=16, **params):
+    """The tree as XGBoost grows it, and as it is grown here, on the same cut points."""
+    wanted = train_params(max_bin=bins, **params)
+    cut = xgb.QuantileDMatrix(X, max_bin=bins, nthread=1)
+    own = histogrammed(X, cut)
+    return trees.Grower(cut, wanted, 1).grow(g, h, seed=1), HistogramGrower(own, wanted).grow(g, h, seed=1)
+
+
+def sides(tree, X):
+    """The leaf of every row: two trees with the same ones divide the rows alike."""
+    return walker(X, by_level=False).leaf_numbers(tree)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.integers(1, 5), st.sampled_from([4, 16, 60]))
+def test_it_finds_the_splits_of_xgboost(seed, depth, bins):
+    X, g, h = table(seed)
+    theirs, own = both(X, g, h, bins, max_depth=depth)
+    assert own.feature.tolist() == theirs.feature.tolist()
+    assert own.threshold.tolist() == theirs.threshold.tolist()
+    assert own.left.tolist() == theirs.left.tolist()
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.sampled_from([0.05, 0.4]))
+def test_missing_values_go_where_xgboost_sends_them(seed, share):
+    X, g, h = table(seed, share_missing=share)
+    theirs, own = both(X, g, h, max_depth=3)
+    assert own.feature.tolist() == theirs.feature.tolist()
+    assert sides(own, X).tolist() == sides(theirs, X).tolist()
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10_000))
+def test_what_a_sparse_table_leaves_out_is_missing(seed):
+    X, g, h = table(seed, share_missing=0.7)
+    X[X == 0] = 0.5
+    rows = sparse.csr_matrix(np.nan_to_num(X))
+    theirs, own = both(rows, g, h, max_depth=3)
+    assert own.feature.tolist() == theirs.feature.tolist()
+    assert sides(own, rows).tolist() == sides(theirs, rows).tolist()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"reg_lambda": 0.0},
+        {"reg_lambda": 20.0},
+        {"reg_alpha": 3.0},
+        {"extra_depth": 0, "min_child_weight": 15.0},
+        {"extra_depth": 0, "gamma": 4.0},
+        {"extra_depth": 0, "min_child_weight": 0.0},
+        {"subsample": 0.5},
+    ],
+)
+def test_every_parameter_means_what_it_means_there(params):
+    X, g, h = table(3, share_missing=0.1)
+    theirs, own = both(X, g, h, max_depth=4, **params)
+    assert own.feature.tolist() == theirs.feature.tolist()
+    assert sides(own, X).tolist() == sides(theirs, X).tolist()
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    X, g, h = table(5, share_missing=0.1)
+    order = np.random.default_rng(0).permutation(len(g))
+    first, second = (both(X[rows], g[rows], h[rows], max_depth=6)[1] for rows in (slice(None), order))
+    assert first.feature.tolist() == second.feature.tolist()
+    assert first.threshold.tolist() == second.threshold.tolist()
+
+
+def test_rows_without_gradients_have_no_part():
+    X, g, h = table(6)
+    g[200:], h[200:] = 0, 0
+    cut = xgb.QuantileDMatrix(X, max_bin=16, nthread=1)
+    params = train_params(max_depth=4, max_bin=16)
+    whole = HistogramGrower(histogrammed(X, cut), params).grow(g, h, 0)
+    half = HistogramGrower(histogrammed(X[:200], cut), params).grow(g[:200], h[:200], 0)
+    assert whole.threshold.tolist() == half.threshold.tolist()
+
+
+def test_columns_that_do_not_vary_or_are_all_missing_are_not_split():
+    X, g, h = table(7)
+    X[:, 2], X[:, 3] = 1.0, np.nan
+    _, own = both(X, g, h, max_depth=3)
+    assert not {2, 3} & set(own.feature.tolist())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_handful_of_rows(n):
+    X, g, h = table(8, n=n)
+    theirs, own = both(X, g, h, max_depth=3, reg_lambda=0.0)
+    assert sides(own, X).tolist() == sides(theirs, X).tolist()
+
+
+def test_gradients_of_zero_give_a_single_leaf():
+    X, g, _ = table(9)
+    _, own = both(X, 0 * g, 0 * g, max_depth=3)
+    assert own.feature.tolist() == [trees.LEAF]
+
+
+def test_too_many_bins_are_left_to_xgboost(monkeypatch):
+    monkeypatch.setattr(histograms, "MOST_BINS", 20)
+    X, _, _ = table(10)
+    assert histogrammed(X, xgb.QuantileDMatrix(X, max_bin=16)) is None
+    parties = [simfl.Party("a", X[:200], X[:200, 2] > 0), simfl.Party("b", X[200:], X[200:, 2] > 0)]
+    assert len(simfl.train(parties, n_trees=2, n_hashes=3, random_state=0).history) == 2
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"recipe": "paper"},
+        {"max_leaves": 8, "extra_depth": 0},
+        {"grow_policy": "lossguide"},
+        {"colsample_bytree": 0.5},
+        {"monotone_constraints": (1, 0)},
+        {"interaction_constraints": ((0, 1),)},
+        {"max_delta_step": 1.0},
+        {"max_depth": 0, "max_leaves": 31},
+    ],
+)
+def test_what_it_does_not_know_is_left_to_xgboost(params):
+    assert histograms.fits(train_params(max_depth=3))
+    assert not histograms.fits(train_params(**{"max_depth": 3} | params))
