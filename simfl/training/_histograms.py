@@ -30,12 +30,12 @@ def pack(g, h, unit_g, unit_h, order, packed):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def grow(rows, columns, order, packed, rule, sums, nodes):
-    """Depth first. Returns how many nodes there are; `nodes` has column, cut, side of missing values and left child."""
-    stack = np.empty((rule.depth + 2, 5), np.int64)  # node, begin, end, depth, place of its histogram or FEW
-    n = len(order)
-    spare = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.uint8)
-    sums[-1] = 0
+def grow(rows, columns, order, packed, rule, sums, nodes, spare, stack):
+    """Depth first. Returns how many nodes there are; `nodes` has column, cut, side of missing values and left child.
+
+    `stack`: node, begin, end, depth, place of its histogram or FEW.
+    """
+    _clear(sums[-1])
     _sum_up(rows, columns, order, packed, 0, len(order), sums[0])
     _push(stack[0], 0, 0, len(order), 0, 0)
     n_stack, n_nodes = 1, 1
@@ -45,7 +45,7 @@ def grow(rows, columns, order, packed, rule, sums, nodes):
         nodes[3, node] = LEAF
         if depth == rule.depth:
             continue
-        gain, j, b, missing_left = _best_split(rows, columns, order, packed, begin, end, rule, sums, own)
+        gain, j, b, missing_left = _best_split(rows, columns, order, packed, begin, end, rule, sums, own, spare)
         if gain <= LEAST_GAIN or gain < rule.gamma:
             continue
         middle = _partition(rows, columns, order, packed, begin, end, (j, b, missing_left), spare)
@@ -84,9 +84,15 @@ def _histograms(rows, columns, order, packed, bounds, depth, rule, sums, own):
 @njit(nogil=True, cache=True, error_model="numpy")
 def _sum_up(rows, columns, order, packed, begin, end, sums):
     """The histogram of a node."""
-    sums[:] = 0
+    _clear(sums)
     _add(rows, order, packed, begin, end, sums)
     _add_unwritten(columns, _total(packed, begin, end), sums)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _clear(sums):
+    for b in range(len(sums)):
+        sums[b] = 0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -132,31 +138,31 @@ def _total(packed, begin, end):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _best_split(rows, columns, order, packed, begin, end, rule, sums, own):
+def _best_split(rows, columns, order, packed, begin, end, rule, sums, own, spare):
     """Gain, column, cut, and whether missing values go left. A node of few rows has its histogram only here."""
     total = _total(packed, begin, end)
     if own != FEW:
-        return _best(columns, sums[own], total, rule)
+        return _best(columns, sums[own], total, rule, spare)
     here = sums[-1]
     _add(rows, order, packed, begin, end, here)
     _add_unwritten(columns, total, here)
-    found = _best(columns, here, total, rule)
-    here[:] = 0
+    found = _best(columns, here, total, rule, spare)
+    _clear(here)
     return found
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _best(columns, sums, total, rule):
+def _best(columns, sums, total, rule, spare):
     """A loop for each part: those over all bins at once have no jumps and go by vectors."""
-    first, missing, _ = columns
-    left, gains = np.empty(len(sums), np.int64), np.empty(len(sums), np.float32)
+    first, missing, (_, _, _, left, gains, bits) = columns.first, columns.missing, spare
     best, column, at, side = np.float32(0.0), len(missing), 0, 0
     for missing_left in range(2):
         if not _running_sums(columns, sums, missing_left, left):
             break
         _gains(left, total, _score(total, rule.reg_lambda, rule.reg_alpha), rule, gains)
-        largest = _largest(gains)
-        j = np.searchsorted(first, largest, side="right") - 1
+        largest, j = _largest(bits), 0
+        while first[j + 1] <= largest:
+            j += 1
         if gains[largest] > best or (gains[largest] == best and j < column):  # of equal ones the first column
             best, column, at, side = gains[largest], j, largest, missing_left
     while side and at + 1 < missing[column] and sums[at + 1] == 0:  # XGBoost comes from above then
@@ -196,16 +202,15 @@ def _gains(left, total, before, rule, gains):
         gains[b] = np.float32(max(gain, 0.0) * unit) if own >= lightest else np.float32(0.0)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, cache=True, error_model="numpy")
 def _score(sums, reg_lambda, reg_alpha):
     G = max(abs(np.float64(sums >> 32)) - reg_alpha, 0.0)
     return G * G / (np.float64(sums & LOW_HALF) + reg_lambda)
 
 
 @njit(nogil=True, cache=True)
-def _largest(gains):
+def _largest(bits):
     """The first of the largest. As integers floats above zero have the same order, and go by vectors."""
-    bits = gains.view(np.int32)
     most = np.int32(0)
     for b in range(len(bits)):
         most = max(most, bits[b])
@@ -221,7 +226,7 @@ def _largest(gains):
 @njit(nogil=True, cache=True)
 def _partition(rows, columns, order, packed, begin, end, split, spare):
     """Rows that go left to the front, in their order, without a jump that the processor would have to guess."""
-    spare_order, spare_packed, goes_left = spare
+    spare_order, spare_packed, goes_left, _, _, _ = spare
     if rows.width:
         _look_at(rows, order[begin:end], split, columns.missing[split[0]], goes_left)
     else:

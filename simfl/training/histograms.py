@@ -25,6 +25,7 @@ from simfl.training._histograms import grow, pack
 from simfl.training.trees import LEAF, Tree, breadth_first, children, deeper
 
 MOST_BINS = 2**16  # of all columns together: an entry has two bytes
+FEWEST_ROWS = 1000  # with fewer XGBoost takes a millisecond; nobody should wait for a compiler
 OFTEN = 0.3  # of the rows: a bin that more rows have gets no entries
 BITS = 30  # of the sums of |g| and of h over all rows
 
@@ -66,14 +67,17 @@ def fits(params: TrainParams) -> bool:
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
     by_level = grown.max_depth and not grown.max_leaves and grown.grow_policy == "depthwise"
     on_cpu = (params.device or "cpu") == "cpu"
-    return bool(params.leaf_values != "builder" and by_level and on_cpu and all_columns and not bound)
+    plain = params.leaf_values != "builder" and params.epsilon is None  # noise can make a hessian negative
+    return bool(plain and by_level and on_cpu and all_columns and not bound)
 
 
 # --- bins ------------------------------------------------------------------------------------------------------------
 
 
 def histogrammed(X: Table, binned: xgb.QuantileDMatrix) -> Histogrammed | None:
-    """The rows in XGBoost's bins; None where they are too many."""
+    """The rows in XGBoost's bins; None where these are too many, or the rows too few."""
+    if X.shape[0] < FEWEST_ROWS:
+        return None
     start, values = binned.get_quantile_cut()
     cuts = [own[1:].astype(np.float32) for own in np.split(values, start[1:-1].astype(np.int64))]
     if sum(map(len, cuts)) + len(cuts) >= MOST_BINS:
@@ -165,12 +169,16 @@ class HistogramGrower:
         self._few = n_bins * rows.n_rows // max(len(rows.entries.bin), 1)
         most = min(2 ** (depth + 1), 2 * rows.n_rows + 1)
         self._nodes = np.empty((4, most), np.int32)
+        self._stack = np.empty((depth + 2, 5), np.int64)
+        gains = np.empty(n_bins, np.float32)
+        aside = np.empty(rows.n_rows, np.int32), np.empty(rows.n_rows, np.int64), np.empty(rows.n_rows, np.uint8)
+        self._spare = *aside, np.empty(n_bins, np.int64), gains, gains.view(np.int32)
 
     def grow(self, g: Floats, h: Floats, seed: int) -> Tree:
         """The next tree."""
         n, rule = self._place(g, h, seed)
-        rows, order = self.rows, self._order[:n]
-        n_nodes = grow(rows.entries, rows.columns, order, self._packed, rule, self._sums, self._nodes)
+        rows, room = self.rows, (self._sums, self._nodes, self._spare, self._stack)
+        n_nodes = grow(rows.entries, rows.columns, self._order[:n], self._packed, rule, *room)
         feature, cut, default_left, left = self._nodes[:, :n_nodes]
         order = breadth_first(left, left + 1)
         inner = left[order] != LEAF
@@ -186,7 +194,6 @@ class HistogramGrower:
     def _place(self, g: Floats, h: Floats, seed: int) -> tuple[int, Rule]:
         """All rows that count into the root, with gradients as integers."""
         params, share = self.params, self.params.subsample
-        taken = None
         if share is not None and share < 1:
             taken = np.random.default_rng(seed).random(len(g), dtype=np.float32) < share
             g, h = g * taken, h * taken

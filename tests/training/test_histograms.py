@@ -12,6 +12,14 @@ from simfl.params import train_params
 from simfl.training import histograms, trees
 from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import walker
+from tests.wire import model_bits
+
+
+@pytest.fixture(autouse=True, scope="module")
+def for_few_rows_too():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(histograms, "FEWEST_ROWS", 0)
+        yield
 
 
 def table(seed, n=400, d=5, share_missing=0.0):
@@ -134,10 +142,28 @@ def test_too_many_bins_are_left_to_xgboost(monkeypatch):
     assert len(simfl.train(parties, n_trees=2, n_hashes=3, random_state=0).history) == 2
 
 
+def test_few_rows_are_left_to_xgboost(monkeypatch):
+    monkeypatch.setattr(histograms, "FEWEST_ROWS", 401)
+    X, _, _ = table(10)
+    assert histogrammed(X, xgb.QuantileDMatrix(X, max_bin=16)) is None
+
+
+@pytest.mark.parametrize("objective", ["binary:logistic", "multi:softprob", "reg:squarederror"])
+def test_a_training_has_the_same_bits_on_any_number_of_threads_and_under_masks(objective):
+    X, g, _ = table(11, n=600, share_missing=0.05)
+    y = g if objective == "reg:squarederror" else np.digitize(g, [0] if objective == "binary:logistic" else [-1, 1])
+    parties = [simfl.Party(name, X[i::3], y[i::3]) for i, name in enumerate("abc")]
+    more = {"objective": objective, "n_trees": 6, "max_depth": 4, "n_hashes": 3, "rematch": 2, "random_state": 0}
+    models = [simfl.train(parties, **more, **each) for each in ({"n_jobs": 1}, {"n_jobs": 4}, {"masked": True})]
+    first, *others = [model_bits(model) for model in models]
+    assert all(model == first for model in others)
+
+
 @pytest.mark.parametrize(
     "params",
     [
         {"recipe": "paper"},
+        {"epsilon": 1.0},
         {"max_leaves": 8, "extra_depth": 0},
         {"grow_policy": "lossguide"},
         {"colsample_bytree": 0.5},
