@@ -28,10 +28,10 @@ test: $(INSTALLED)
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal simfl benchmarks tests
 	$(BIN)/pytest -q README.md docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 docs: $(INSTALLED)
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 accuracy: $(INSTALLED)
 	$(BIN)/python -m benchmarks.accuracy --plot docs/gain.png

@@ -170,7 +170,7 @@ def counted_members(shadows: membership.Shadows, confidence: Doubles, is_member:
 
 
 def attribute_from_answers(people: People) -> list[Finding]:
-    """Ask about members, every attribute in turn unknown; guessing is the same with a model that knows them not."""
+    """Ask about members, every attribute in turn unknown; guessing is the same with a model that does not know them."""
     if people.X.shape[1] > MOST_COLUMNS:
         return []
     prior, asked = people.prior, people.thirds[0][:MOST_ASKED]
@@ -216,7 +216,7 @@ def rows_from_all_trees(people: People, effort: int = timberstrike.PROPOSALS) ->
 
 @dataclass(frozen=True)
 class Seen:
-    """What a role has of the trees: the model, rows of its own, and the sums of the leaves of one batch in so many."""
+    """What a role has of the trees: the model, its own rows, and the leaf sums of one batch in `sums_every`."""
 
     role: Role
     who: str

@@ -166,7 +166,7 @@ def _labels_right(known: Any, y: Floats, own: Any, victim: Any) -> Doubles:
 
 
 def labels_from_equations(scenario: Together, setting: Setting) -> list[Finding]:
-    """Who knows the features of all foreign rows has an equation per sum."""
+    """Whoever knows the features of all foreign rows has an equation per sum."""
     findings = []
     for listener in scenario.listeners:
         equations = scenario.ears[listener.parties].equations

@@ -31,7 +31,7 @@ UNFILTERED = 0.6  # of the trees, the first: a recipe with epsilon may leave row
 
 @dataclass(frozen=True)
 class Bound:
-    """What one run shows: with this confidence epsilon is at least so much."""
+    """What one run shows: with this confidence epsilon is at least this large."""
 
     epsilon: float
     guesses: int
@@ -42,7 +42,7 @@ class Bound:
 
 
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """How likely so many right guesses are, at most, under (epsilon, delta): Theorem 5.2 of the paper.
+    """How likely this many right guesses are, at most, under (epsilon, delta): Theorem 5.2 of the paper.
 
     Without delta a guess is right with probability e^eps / (1 + e^eps) at best; 10 of 10 at epsilon 0:
 
@@ -59,7 +59,7 @@ def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: floa
 
 
 def epsilon_of_guesses(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """The largest epsilon under which so many right guesses are too unlikely to be believed; 0 if none."""
+    """The largest epsilon under which this many right guesses are too unlikely to be believed; 0 if none."""
     low, high = 0.0, MOST_EPSILON
     if p_value(canaries, guesses, right, low, delta) > error:
         return 0.0

@@ -44,7 +44,7 @@ class Forest:
 
     @classmethod
     def of(cls, trees: Sequence[Tree], base: float, lockstep: int = 1) -> Forest:
-        """Trees that are grown in lockstep share their gradients: so many rounds at a time."""
+        """Trees that are grown in lockstep share their gradients: `lockstep` rounds at a time."""
         sizes = [len(tree.feature) for tree in trees]
         start = np.cumsum([0, *sizes[:-1]]).astype(np.int64)
         left = np.concatenate([tree.left + first for tree, first in zip(trees, start, strict=True)])

@@ -1,6 +1,6 @@
 """The verdict of a comparison, in sentences: for whom it is worth it, on that party's own rows first, then on all.
 
-A gain counts only if its interval lies above zero. A party that loses, or has to do something first, is told what.
+A gain counts only if its interval lies above zero. A party that loses, or has to do something first, learns what to do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
