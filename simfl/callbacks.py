@@ -141,7 +141,7 @@ def telling_of_compilation(tell: Callable[[], None] | None = None) -> Iterator[N
                 tell() if tell else _tell_of_compilation()
 
         def on_end(self, event: Any) -> None:
-            """Nothing is said when it is over: the progress bar goes on."""
+            """Nothing is said when it is over: the progress bar continues."""
 
     with event.install_listener("numba:compile", Listener()):
         yield

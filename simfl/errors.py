@@ -44,7 +44,7 @@ class UnknownParameterError(ParameterError, TypeError):
 
 
 class PrivacyWarning(UserWarning):
-    """The run goes on as it was asked to, and reveals more than its user may expect."""
+    """The run continues as it was asked to, and reveals more than its user may expect."""
 
 
 class PrivacyError(ParameterError):

@@ -137,7 +137,7 @@ class Batch:
         return sums - np.where(self._ordered_cells, before, 0)
 
     def _n_cuts_of_children(self, tree: Ints, H_left: Doubles, H_right: Doubles) -> Ints:
-        """How many cuts they are asked about; 0: they stay leaves. The largest nodes of each tree go on."""
+        """How many cuts they are asked about; 0: they stay leaves. The largest nodes of each tree are split further."""
         H, trees = np.stack([H_left, H_right], axis=1).ravel(), np.repeat(tree, 2)
         n_cuts = np.zeros(len(H), np.int32)
         if self.depth + 1 >= self.setting.deepest:

@@ -18,7 +18,7 @@ from simfl.preprocessing.scaling import WITHOUT_WEIGHT, Moments, common_scale
 
 STEPS = 16  # of a sum, at most
 PARTS = 8  # of a deviation, at most, that a mean is rounded to
-FEW_ROWS = 4  # no step is smaller than what so many mean rows add
+FEW_ROWS = 4  # no step is smaller than what this many mean rows add
 _LEAST = 1e-300
 
 

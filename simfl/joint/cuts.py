@@ -32,7 +32,7 @@ ALL_CELLS = 2**18  # of all columns together: text has thousands
 COARSEST = 16
 ALL_POINTS = 2**16  # of all columns together: every node remembers which of them were asked about
 MASS = 16  # a cell with more than this part of the rows may be a single value: it gets no more parts than that
-DENSE = 16  # from one entry per so many cells on, dense rows are faster (a9a: 1.7 times at one in nine)
+DENSE = 16  # from one entry per this many cells on, dense rows are faster (a9a: 1.7 times at one in nine)
 FEW_MISSING = 10  # fewer missing values of all parties have no cell of their own: counts have noise
 
 

@@ -162,7 +162,7 @@ class Growing:
         return decisions.encode(batch.decide(*(part.view(np.int32).astype(np.int64) for part in (G, H))))
 
     def apply(self, decision: bytes) -> None:
-        """Check what was decided, and go on to the next step."""
+        """Check what was decided, and move to the next step."""
         if self._batch is None:
             self._begin(decision)
         elif not self._now.counted:

@@ -137,7 +137,7 @@ class Machine:
         return sums.astype("<f8").tobytes()
 
     def apply(self, decision: bytes) -> None:
-        """Check what was decided, and go on to the next step."""
+        """Check what was decided, and move to the next step."""
         before = len(self.growing.batches) if self.growing else -1
         if self._agreement:
             self._agreement.apply(decision)

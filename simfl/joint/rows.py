@@ -201,7 +201,7 @@ class _ByColumn:
 
 
 def _grown(kept: AnyArray, n_numbers: int, fill: int) -> AnyArray:
-    """Room for so many nodes per tree."""
+    """Room for this many nodes per tree."""
     if n_numbers <= kept.shape[1]:
         return kept
     out = np.full((kept.shape[0], 2 * n_numbers, *kept.shape[2:]), fill, dtype=kept.dtype)

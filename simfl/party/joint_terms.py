@@ -64,7 +64,7 @@ def start(rules: Rules, question: msg.StartTogether) -> None:
 
 
 def resumed(rules: Rules, decisions: list[bytes]) -> None:
-    """Whether a training goes on from what this party knows to be decided. Only the last batch can be grown again."""
+    """Whether a training continues from what this party knows to be decided. Only the last batch can be grown again."""
     known = rules.decided[:-1]
     rules.refuse_unless(decisions[: len(known)] == known, "what was decided before stays decided")
     rules.decided = decisions

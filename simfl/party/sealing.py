@@ -161,9 +161,9 @@ class Sealing:
         return add([parts, np.split(drawn, np.cumsum([part.size for part in parts])[:-1])])
 
     def check_resumed(self, parts: Parts, number: int, state: bytes) -> None:
-        """Refuse to go on from sums that this party did not send: what its rows have left would be wrong.
+        """Refuse to continue from sums that this party did not send: what its rows have left would be wrong.
 
-        In one process there is nothing to go on from but what this program has sent itself.
+        In one process there is nothing to continue from but what this program has sent itself.
         """
         noise = self.together_noise
         if noise is None or not self.one_budget:
@@ -172,7 +172,7 @@ class Sealing:
         with self._releases() as spent:
             if own not in spent:
                 raise PrivacyError(
-                    f"{self.who} was asked to go on from other sums than those that it has sent: from another table, "
+                    f"{self.who} was asked to continue from other sums than those that it has sent: from another table, "
                     "or after other trees. It sends nothing. Put the table back, or start a new training."
                 )
 
