@@ -172,8 +172,8 @@ class Sealing:
         with self._releases() as spent:
             if own not in spent:
                 raise PrivacyError(
-                    f"{self.who} was asked to continue from other sums than those that it has sent: from another table, "
-                    "or after other trees. It sends nothing. Put the table back, or start a new training."
+                    f"{self.who} was asked to continue from other sums than those that it has sent: from another "
+                    "table, or after other trees. It sends nothing. Put the table back, or start a new training."
                 )
 
     def _releases(self) -> AbstractContextManager[dict[str, Fraction]]:
