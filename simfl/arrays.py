@@ -15,6 +15,16 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 Table: TypeAlias = Any  # the rows of a party: a float32 array, or scipy's CSR
 
 
+def read_only(values: AnyArray) -> AnyArray:
+    """The same array, not to be written to. Numba compiles a kernel once for such and once for other arrays.
+
+    Arrays out of messages are read-only, others of the same kind are not: kernels that take both get this.
+    """
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
 def smallest_type(n_values: int) -> Any:
     """The smallest unsigned type that holds the numbers below `n_values`.
 

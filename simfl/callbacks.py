@@ -126,7 +126,7 @@ class SearchBar:
 
 @contextmanager
 def telling_of_compilation(tell: Callable[[], None] | None = None) -> Iterator[None]:
-    """While this lasts, say so once if Numba compiles: the first training after an install does, for half a minute.
+    """While this lasts, say so once if Numba compiles: the first training after an install does, for some seconds.
 
     Later ones find the machine code in Numba's cache. `tell`: how to say it; by default a line at a terminal.
     """

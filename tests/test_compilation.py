@@ -1,5 +1,6 @@
 """The first training after an install compiles, and says so; the command line loads nothing heavy before it must."""
 
+import os
 import subprocess
 import sys
 
@@ -30,6 +31,33 @@ def loaded(code):
     report = f"\nimport sys; print('LOADED', *(m for m in {HEAVY!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=True)
     return done.stdout.split("LOADED")[-1].split()
+
+
+FIRST = """
+import simfl, numba
+from numba.core import event
+from sklearn.datasets import load_breast_cancer
+class Listener(event.Listener):
+    def on_start(self, told): pass
+    def on_end(self, told):
+        own = told.data["dispatcher"].py_func
+        if own.__module__.startswith("simfl"): print("COMPILED", own.__module__ + "." + own.__name__)
+        else: print("LIBRARY", own.__module__)
+X, y = load_breast_cancer(return_X_y=True)
+parties = [simfl.Party(name, X[i::4], y[i::4]) for i, name in enumerate("abcd")]
+with event.install_listener("numba:compile", Listener()):
+    simfl.train(parties, n_trees=60, max_depth=3, random_state=0, callbacks=[])
+"""
+
+
+def test_the_first_training_on_a_small_table_compiles_little_and_nothing_twice(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}  # nothing in it yet
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True, env=environment)
+    compiled = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("COMPILED")]
+    assert "simfl.training.traversal._descend" in compiled
+    assert len(compiled) == len(set(compiled)) <= 18, "one kind of array for each kernel"
+    assert "LIBRARY" not in done.stdout, "NumPy's functions inside kernels are compiled, too: write plain loops"
+    assert not [name for name in compiled if "preprocessing" in name], "few rows are compared in NumPy"
 
 
 def test_one_word_is_said_when_something_is_compiled_and_none_when_nothing_is():

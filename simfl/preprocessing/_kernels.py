@@ -19,10 +19,6 @@ TILE_WORDS = 32  # small enough that the bitmaps of a tile stay in the second-le
 TILE = 64 * TILE_WORDS
 NO_CLASS = 255  # padding beyond the last candidate: equal to no class
 
-_MAX_BITMAPS = 8192  # per tile, so that a tile stays in the second-level cache
-_FALSE_EQUALS = 0.005  # share of pairs that may share a class without sharing a bucket, per hash
-_CLASS_COUNTS = (5, 7, 11, 17, 31, 61, 127, 251)  # prime: a regular gap between bucket numbers does no harm
-
 # A pair's rank is one number: 8 bits of count, 25 of random priority, 31 of the candidate's row.
 _COUNT_SHIFT = np.uint64(56)
 _ROW_MASK = np.uint64(2**31 - 1)
@@ -51,37 +47,68 @@ class Classes(NamedTuple):
     offsets: Any  # per hash and bucket: where in a tile the bitmap of its class starts, in words
 
 
-@njit(nogil=True, cache=True)
-def tile_size(n_rows):
+def tile_size(n_rows: int) -> int:
     """How many candidates a tile has: whole vectors, spread evenly over as few tiles as it takes."""
     per_vector = 64 * LANES
-    n_vectors = max((n_rows + per_vector - 1) // per_vector, 1)
-    n_tiles = (n_vectors * per_vector + TILE - 1) // TILE
-    return (n_vectors + n_tiles - 1) // n_tiles * per_vector
+    n_vectors = max(-(-n_rows // per_vector), 1)
+    n_tiles = -(-n_vectors * per_vector // TILE)
+    return -(-n_vectors // n_tiles) * per_vector
 
 
-@njit(nogil=True, cache=True)
-def padded(n_rows):
+def padded(n_rows: int) -> int:
     """The number of rows, filled up to whole tiles."""
-    tile = tile_size(n_rows)
-    return (n_rows + tile - 1) // tile * tile
+    return -(-n_rows // tile_size(n_rows)) * tile_size(n_rows)
 
 
-@njit(nogil=True, cache=True)
-def widen(codes, lows, highs):
-    """Extend the range of each hash to these codes."""
-    for i in range(codes.shape[0]):
-        for h in range(codes.shape[1]):
-            value = np.int64(codes[i, h])
-            lows[h], highs[h] = min(lows[h], value), max(highs[h], value)
+def compare_all(queries, candidates, k):
+    """The k best rows of each query and their counts, all pairs at once in NumPy: for tables of few rows."""
+    equal = np.zeros((queries.tokens.size, candidates.tokens.size), dtype=np.uint8)
+    for query, candidate in zip(queries.codes.T, np.ascontiguousarray(candidates.codes.T), strict=True):
+        equal += (query[:, None] == candidate).view(np.uint8)
+    ranks = _priority.py_func(queries.tokens[:, None], candidates.tokens, candidates.rows.astype(np.uint64))
+    ranks |= equal.astype(np.uint64) << _COUNT_SHIFT
+    best = np.partition(ranks, ranks.shape[1] - k)[:, -k:]
+    return _unpacked(np.sort(best)[:, ::-1], queries.tokens)
 
 
-@njit(nogil=True, cache=True)
-def fill_codes(table, order, lows, codes):
-    """Bucket numbers from 0, in this order of the rows."""
-    for i in range(order.size):
-        for h in range(lows.size):
-            codes[i, h] = np.int64(table[order[i], h]) - lows[h]
+def compare_bounded(queries, candidates, classes, k, n_chosen, draw_key, first_block):
+    """`compare_block` for several blocks of queries, each with its own random subset of the candidates."""
+    chosen, found = np.empty(n_chosen, dtype=np.int32), []
+    tiles = np.full((classes.n.size, padded(n_chosen)), np.uint8(NO_CLASS), dtype=np.uint8)
+    for start in range(0, queries.tokens.size, BOUNDED_BLOCK):
+        _draw_rows(candidates.tokens.size, draw_key, first_block + start // BOUNDED_BLOCK, chosen)
+        _fill_tiles(candidates.tiles, chosen, tiles)
+        some = slice(start, start + BOUNDED_BLOCK)
+        subset = CandidateBlock(chosen, candidates.codes[chosen], candidates.tokens[chosen], tiles)
+        found.append(compare_block(QueryBlock(queries.codes[some], queries.tokens[some]), subset, classes, k, 0))
+    rows, counts = zip(*found, strict=True)
+    return np.concatenate(rows), np.concatenate(counts)
+
+
+def compare_block(queries, candidates, classes, k, first_tile):
+    """The k best rows of each query and their counts."""
+    n, tile = queries.tokens.size, tile_size(candidates.rows.size)
+    picks, ranks = np.empty((n, classes.n.size), dtype=np.uint32), np.zeros((n, k), dtype=np.uint64)
+    _pick_bitmaps(queries.codes, classes.offsets, picks)
+    bitmaps, masks = _words(int(classes.n.sum()), TILE_WORDS).ravel(), _words(n, tile // 64)
+    hits, floors, guesses = np.empty(n, dtype=np.uint32), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    _compare(queries, candidates, classes.n, first_tile, picks, bitmaps, masks, hits, floors, guesses, ranks)
+    return _unpacked(ranks, queries.tokens)
+
+
+def _words(n, width):
+    """Room for n rows of words, from the start of a cache line on: vectors that lie across two take longer to load."""
+    room = np.empty(n * width + LANES, dtype=np.uint64)
+    start = -room.ctypes.data // 8 % LANES
+    return room[start : start + n * width].reshape(n, width)
+
+
+def _unpacked(ranks, query_tokens):
+    rows = (ranks ^ query_tokens[:, None]) & _ROW_MASK
+    return rows.astype(np.int32), (ranks >> _COUNT_SHIFT).astype(np.uint8)
+
+
+# --- compiled --------------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True)
@@ -93,37 +120,6 @@ def fill_classes(codes, class_of, classes):
 
 
 @njit(nogil=True, cache=True)
-def choose_classes(sample, spans, n_classes, class_of):
-    """The fewest classes under which hardly any pair looks equal that is not: less to draw, less to cache."""
-    most = _MAX_BITMAPS // spans.size
-    for h in range(spans.size):
-        shares = np.zeros(spans[h])
-        for i in range(sample.shape[0]):
-            shares[sample[i, h]] += 1.0 / sample.shape[0]
-        n_classes[h] = _n_classes(shares, min(spans[h], most))
-        for value in range(spans[h]):
-            class_of[h, value] = value % n_classes[h]
-
-
-@njit(nogil=True, cache=True)
-def _n_classes(shares, most):
-    for n_classes in _CLASS_COUNTS:
-        if n_classes >= most:
-            break
-        alike = np.zeros(n_classes)
-        for value in range(shares.size):
-            alike[value % n_classes] += shares[value]
-        look_equal, are_equal = 0.0, 0.0
-        for share in alike:
-            look_equal += share * share
-        for share in shares:
-            are_equal += share * share
-        if look_equal - are_equal < _FALSE_EQUALS:
-            return n_classes
-    return min(most, _CLASS_COUNTS[-1])
-
-
-@njit(nogil=True, cache=True)
 def _fill_tiles(classes, rows, tiles):
     for h in range(classes.shape[0]):
         for i in range(rows.size):
@@ -131,12 +127,13 @@ def _fill_tiles(classes, rows, tiles):
 
 
 @njit(nogil=True, cache=True)
-def _draw_rows(n_all, key, drawn):
+def _draw_rows(n_all, draw_key, block, drawn):
     """A random subset: one row from each of `drawn.size` equal stretches of all rows.
 
     Stretches instead of free draws: distinct rows, in time that does not depend on n_all. The random turn
     makes every row equally likely, although the stretches differ in length by one.
     """
+    key = row_token(draw_key, block)
     turn = below(row_token(key, 0), n_all)
     for i in range(drawn.size):
         first, end = np.uint64(i * n_all // drawn.size), np.uint64((i + 1) * n_all // drawn.size)
@@ -144,80 +141,35 @@ def _draw_rows(n_all, key, drawn):
 
 
 @njit(nogil=True, cache=True)
-def compare_bounded(queries, candidates, classes, k, n_chosen, draw_key, first_block):
-    """`compare_block` for several blocks of queries, each with its own random subset of the candidates."""
-    n_queries = queries.tokens.size
-    rows, counts = np.empty((n_queries, k), dtype=np.int32), np.empty((n_queries, k), dtype=np.uint8)
-    chosen = np.empty(n_chosen, dtype=np.int32)
-    codes = np.empty((n_chosen, candidates.codes.shape[1]), dtype=candidates.codes.dtype)
-    tokens = np.empty(n_chosen, dtype=np.uint64)
-    tiles = np.full((classes.n.size, padded(n_chosen)), np.uint8(NO_CLASS), dtype=np.uint8)
-    for start in range(0, n_queries, BOUNDED_BLOCK):
-        end = min(start + BOUNDED_BLOCK, n_queries)
-        _draw_rows(candidates.tokens.size, row_token(draw_key, first_block + start // BOUNDED_BLOCK), chosen)
-        for i in range(n_chosen):
-            codes[i], tokens[i] = candidates.codes[chosen[i]], candidates.tokens[chosen[i]]
-        _fill_tiles(candidates.tiles, chosen, tiles)
-        block = QueryBlock(queries.codes[start:end], queries.tokens[start:end])
-        subset = CandidateBlock(chosen, codes, tokens, tiles)
-        rows[start:end], counts[start:end] = compare_block(block, subset, classes, k, 0)
-    return rows, counts
+def _pick_bitmaps(query_codes, offsets, picks):
+    """Per query and hash, where in a tile the bitmap of its class is, in words."""
+    for q in range(picks.shape[0]):
+        for h in range(picks.shape[1]):
+            picks[q, h] = offsets[h, query_codes[q, h]]
 
 
 @njit(nogil=True, cache=True)
-def compare_block(queries, candidates, classes, k, first_tile):
-    """The k best rows of each query and their counts."""
-    n_queries = queries.tokens.size
-    tile = tile_size(candidates.rows.size)
+def _compare(queries, candidates, n_classes, first_tile, picks, bitmaps, masks, hits, floors, guesses, ranks):
+    """The k best of each query, tile by tile. What it calls is inlined: each would be compiled twice otherwise."""
+    tile = 64 * masks.shape[1]
     n_tiles = candidates.tiles.shape[1] // tile
-    picks = _bitmap_offsets(queries.codes, classes.offsets)
-    n_bitmaps = 0
-    for n in classes.n:
-        n_bitmaps += n
-    bitmaps = np.empty(n_bitmaps * TILE_WORDS, dtype=np.uint64)
-    masks = np.empty((n_queries, tile // 64), dtype=np.uint64)
-    hits = np.empty(n_queries, dtype=np.uint32)
-    ranks = np.zeros((n_queries, k), dtype=np.uint64)
-    floors = np.zeros(n_queries, dtype=np.int64)
-    for step in range(n_tiles):
-        # First the tile nearest to the queries, then by turns to its left and right.
+    for turn in range(n_tiles + 1):
+        # First the tile nearest to the queries; again, for queries that passed over candidates there; then by turns
+        # those to its left and right.
+        step = turn - 1 if turn else 0
         away = (step + 1) // 2 if step % 2 else -(step // 2)
         first = (first_tile + away) % n_tiles * tile
-        _draw_bitmaps(candidates.tiles, first, tile // 64, classes.n, bitmaps)
-        if step == 0:
-            n_hits = _guess_floors(bitmaps, picks, k, masks, floors, hits)
-            guesses = floors.copy()
+        if turn != 1:
+            _draw_bitmaps(candidates.tiles, first, masks.shape[1], n_classes, bitmaps)
+        if turn == 0:
+            n_hits = _guess_floors(bitmaps, picks, ranks.shape[1], masks, floors, guesses, hits)
         else:
-            n_hits = _filter(bitmaps, picks, floors, masks, hits)
-        _rank(queries, candidates, hits[:n_hits], masks, first, ranks, floors)
-        if step == 0:
-            n_hits = _undo_bad_guesses(bitmaps, picks, floors, guesses, masks, hits, ranks)
-            _rank(queries, candidates, hits[:n_hits], masks, first, ranks, floors)
-    return _unpack(ranks, queries.tokens)
+            n_asked = _bad_guesses(floors, guesses, ranks, hits) if turn == 1 else _everybody(hits)
+            n_hits = _filter(bitmaps, picks, n_asked, floors, masks, hits)
+        _rank(queries, candidates, n_hits, hits, masks, first, ranks, floors)
 
 
-@njit(nogil=True, cache=True)
-def _unpack(ranks, query_tokens):
-    rows = np.empty(ranks.shape, dtype=np.int32)
-    counts = np.empty(ranks.shape, dtype=np.uint8)
-    for q in range(ranks.shape[0]):
-        for i in range(ranks.shape[1]):
-            rows[q, i] = (ranks[q, i] ^ query_tokens[q]) & _ROW_MASK
-            counts[q, i] = ranks[q, i] >> _COUNT_SHIFT
-    return rows, counts
-
-
-@njit(nogil=True, cache=True)
-def _bitmap_offsets(query_codes, offsets):
-    """Per query and hash, where in a tile the bitmap of its class is, in words."""
-    picks = np.empty((query_codes.shape[0], offsets.shape[0]), dtype=np.uint32)
-    for q in range(query_codes.shape[0]):
-        for h in range(offsets.shape[0]):
-            picks[q, h] = offsets[h, query_codes[q, h]]
-    return picks
-
-
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _draw_bitmaps(tiles, first, n_words, n_classes, bitmaps):
     """Per hash and class, one bit for each candidate of the tile."""
     bitmap = 0
@@ -228,14 +180,15 @@ def _draw_bitmaps(tiles, first, n_words, n_classes, bitmaps):
             bitmap += 1
 
 
-@njit(nogil=True, cache=True)
-def _guess_floors(bitmaps, picks, k, masks, floors, hits):
+@njit(nogil=True, cache=True, inline="always")
+def _guess_floors(bitmaps, picks, k, masks, floors, guesses, hits):
     """The count of each query's k-th best candidate of the tile, going by classes, and who reaches it."""
     n_digits = 5 if picks.shape[1] < 32 else 6 if picks.shape[1] < 64 else 8
     n_words = masks.shape[1]
+    # These are new here, not handed in: LLVM makes vector code of the loops only where no other array can overlap.
     planes = np.empty((n_digits, n_words), dtype=np.uint64)
     level, above = np.empty(n_words, dtype=np.uint64), np.empty(n_words, dtype=np.uint64)
-    for q in range(floors.size):
+    for q in range(hits.size):
         count(bitmaps, picks, q, planes)
         # Digit by digit from the highest: `level` has all digits of the k-th best so far, `above` is better.
         for word in range(n_words):
@@ -254,41 +207,49 @@ def _guess_floors(bitmaps, picks, k, masks, floors, hits):
                 for word in range(n_words):
                     above[word] |= level[word] & planes[digit, word]
                     level[word] &= ~planes[digit, word]
-        floors[q], hits[q] = floor, q
+        floors[q], guesses[q], hits[q] = floor, floor, q
         for word in range(n_words):
             masks[q, word] = level[word] | above[word]
-    return floors.size
+    return hits.size
 
 
-@njit(nogil=True, cache=True)
-def _undo_bad_guesses(bitmaps, picks, floors, guesses, masks, hits, ranks):
-    """Start again the queries whose k-th best falls short of the guess: they passed over candidates."""
+@njit(nogil=True, cache=True, inline="always")
+def _bad_guesses(floors, guesses, ranks, hits):
+    """List the queries whose k-th best falls short of the guess. They start again."""
     n_hits = 0
-    for q in range(floors.size):
+    for q in range(hits.size):
         if floors[q] < guesses[q]:
             for i in range(ranks.shape[1]):
                 ranks[q, i] = 0
-            reaching(bitmaps, picks, q, floors[q], masks)
             hits[n_hits] = q
             n_hits += 1
     return n_hits
 
 
-@njit(nogil=True, cache=True)
-def _filter(bitmaps, picks, floors, masks, hits):
-    """List the queries that have candidates at or above their floor in this tile."""
+@njit(nogil=True, cache=True, inline="always")
+def _everybody(hits):
+    for q in range(hits.size):
+        hits[q] = q
+    return hits.size
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _filter(bitmaps, picks, n_asked, floors, masks, hits):
+    """Of the listed queries, keep those that have candidates at or above their floor in this tile."""
     n_hits = 0
-    for q in range(floors.size):
+    for i in range(n_asked):
+        q = hits[i]
         hits[n_hits] = q
         n_hits += reaching(bitmaps, picks, q, floors[q], masks)
     return n_hits
 
 
-@njit(nogil=True, cache=True)
-def _rank(queries, candidates, hits, masks, first, ranks, floors):
+@njit(nogil=True, cache=True, inline="always")
+def _rank(queries, candidates, n_hits, hits, masks, first, ranks, floors):
     """Look at the candidates in the masks one by one and keep the best."""
     last = ranks.shape[1] - 1
-    for q in hits:
+    for i in range(n_hits):
+        q = hits[i]
         for word in range(masks.shape[1]):
             bits = masks[q, word]
             while bits != 0:
@@ -297,14 +258,14 @@ def _rank(queries, candidates, hits, masks, first, ranks, floors):
                 if at >= candidates.rows.size:  # padding
                     break
                 equal = n_equal(queries.codes, q, candidates.codes, at)
-                priority = _priority(queries.tokens[q], candidates.tokens[at], candidates.rows[at])
+                priority = _priority(queries.tokens[q], candidates.tokens[at], np.uint64(candidates.rows[at]))
                 rank = (equal << _COUNT_SHIFT) | priority
                 if rank > ranks[q, last]:
                     _insert(ranks, q, rank)
         floors[q] = np.int64(ranks[q, last] >> _COUNT_SHIFT)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _priority(query_token, token, row):
     """Who comes first among equal counts: 25 bits of MurmurHash3's finaliser of the tokens, then the row.
 
@@ -313,10 +274,10 @@ def _priority(query_token, token, row):
     pair = query_token ^ token
     pair = (pair ^ (pair >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
     pair = (pair ^ (pair >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return (pair >> np.uint64(39) << np.uint64(31)) | ((query_token ^ np.uint64(row)) & _ROW_MASK)
+    return (pair >> np.uint64(39) << np.uint64(31)) | ((query_token ^ row) & _ROW_MASK)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _insert(ranks, q, rank):
     """Put a rank in its place in a query's falling order; the last one drops out."""
     at = ranks.shape[1] - 1

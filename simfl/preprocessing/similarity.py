@@ -10,6 +10,8 @@ all pairs, but 512 pairs at a time:
    they overflow at the count of the query's k-th best row so far. The overflow alone says who matters.
 3. The few who matter are looked at one by one (`_kernels._rank`).
 
+Tables of few rows are compared in NumPy, pair by pair: their search takes less time than the compilation of the above.
+
 Step 3 stays short because queries and candidates are sorted by their first hashes and a query starts with the
 tile nearest to it, where counting bits gives a lower bound on the equal hash values of the k-th best.
 
@@ -31,7 +33,7 @@ from numpy.typing import NDArray
 from simfl.arrays import Codes, Ints
 from simfl.params import MAX_HASHES, cores
 from simfl.preprocessing import _kernels as kernels
-from simfl.preprocessing._kernels import BOUNDED_BLOCK, CandidateBlock, QueryBlock
+from simfl.preprocessing._kernels import BOUNDED_BLOCK, CandidateBlock, Classes, QueryBlock
 from simfl.preprocessing._vectors import COMPARED
 from simfl.preprocessing.splitmix import RowTokens, row_tokens
 
@@ -44,6 +46,11 @@ BLOCK = 1024  # queries that share the bitmaps of a tile; exact search
 _BLOCKS_PER_CALL = 16  # of bounded search: between calls, progress is reported and an interrupt is noticed
 _MAX_SPAN = 2**16  # of bucket numbers; beyond that they are numbered again
 _SAMPLE = 4096  # rows that the number of classes is chosen by
+_FEW_ROWS = 1000  # of all tables together: nothing is compiled for them, NumPy compares all pairs
+
+_MAX_BITMAPS = 8192  # per tile, so that a tile stays in the second-level cache
+_FALSE_EQUALS = 0.005  # share of pairs that may share a class without sharing a bucket, per hash
+_CLASS_COUNTS = (5, 7, 11, 17, 31, 61, 127, 251)  # prime: a regular gap between bucket numbers does no harm
 
 
 def most_similar(
@@ -136,17 +143,32 @@ class HashIndex:
     def __init__(self, tables: Sequence[Codes]) -> None:
         _check_codes(tables)
         self.tables = [np.ascontiguousarray(codes) for codes in tables]
-        if any(codes.dtype == np.uint64 for codes in self.tables) or np.max(_spans(self.tables)[1]) >= _MAX_SPAN:
-            self.tables = _number(self.tables)
         self.lows, spans = _spans(self.tables)
+        if any(codes.dtype == np.uint64 for codes in self.tables) or spans.max() >= _MAX_SPAN:
+            self.tables = _number(self.tables)
+            self.lows, spans = _spans(self.tables)
+        self.spans = spans.astype(np.int64) + 1
         self.dtype = np.uint8 if spans.max() < 256 else np.uint32
-        n_classes = np.empty(len(spans), dtype=np.int64)
-        self.class_of = np.zeros((len(spans), int(spans.max()) + 1), dtype=np.uint8)
-        step = 1 + sum(map(len, self.tables)) // _SAMPLE
+        self.n_rows = sum(map(len, self.tables))
+
+    @cached_property
+    def n_classes(self) -> NDArray[np.int64]:
+        """How many classes each hash has."""
+        step, most = 1 + self.n_rows // _SAMPLE, _MAX_BITMAPS // len(self.lows)
         sample = np.concatenate([codes[::step].astype(np.int64) - self.lows for codes in self.tables])
-        kernels.choose_classes(sample, spans.astype(np.int64) + 1, n_classes, self.class_of)
-        first_bitmap = (np.cumsum(n_classes) - n_classes)[:, None]
-        self.classes = kernels.Classes(n_classes, (self.class_of + first_bitmap) * kernels.TILE_WORDS)
+        columns = zip(sample.T, self.spans.tolist(), strict=True)
+        return np.array([_n_classes(column, span, min(span, most)) for column, span in columns])
+
+    @cached_property
+    def class_of(self) -> NDArray[np.uint8]:
+        """The class of each bucket, per hash."""
+        return (np.arange(self.spans.max()) % self.n_classes[:, None]).astype(np.uint8)
+
+    @cached_property
+    def classes(self) -> Classes:
+        """Where the bitmap of each bucket is."""
+        first_bitmap = (np.cumsum(self.n_classes) - self.n_classes)[:, None]
+        return Classes(self.n_classes, (self.class_of + first_bitmap) * kernels.TILE_WORDS)
 
     def queries(self, table: int, tokens: RowTokens) -> Queries:
         """The rows of a table as queries."""
@@ -159,6 +181,8 @@ class HashIndex:
         codes, tokens, n = self._codes(table, order, padding=1), tokens[order], len(order)
         rows, keys, width = np.arange(n, dtype=np.int32), np.empty(0, np.uint64), n
         subset = None if max_candidates is None or max_candidates >= n else max_candidates
+        if not subset and self.n_rows <= _FEW_ROWS:
+            return Candidates(order, CandidateBlock(rows, codes, tokens, None), keys, subset)
         if not subset:
             rows, keys = _by_likeness(codes)
             codes, tokens, width = codes[rows], tokens[rows], kernels.padded(n)
@@ -171,7 +195,8 @@ class HashIndex:
         # The padding differs between queries and candidates, so that it never counts as equal.
         width = -(-len(self.lows) // COMPARED) * COMPARED
         codes = np.full((len(order), width), padding, dtype=self.dtype)
-        kernels.fill_codes(self.tables[table], order, self.lows, codes)
+        own = codes[:, : len(self.lows)]
+        np.subtract(self.tables[table][order], self.lows, out=own, dtype=np.int64, casting="unsafe")
         return codes
 
     def compare(
@@ -187,8 +212,7 @@ class HashIndex:
         """For each query the k most similar candidates, and how many hash values are equal."""
         _check_numbers(k, n_jobs, candidates)
         n_jobs, k = n_jobs or cores(), min(k, len(candidates.order))
-        exact = self._exact_blocks(queries, candidates, k, n_jobs)
-        blocks = self._bounded_blocks(queries, candidates, k, draw_key) if candidates.subset else exact
+        blocks = self._blocks(queries, candidates, k, draw_key, n_jobs)
         rows = np.empty((len(queries.order), k), dtype=np.int32)
         counts, done = np.empty(rows.shape, dtype=np.uint8), 0
         with closing(_run(blocks, n_jobs)) as results:
@@ -199,6 +223,13 @@ class HashIndex:
                 if progress is not None:
                     progress(done, len(rows))
         return rows, counts
+
+    def _blocks(self, queries: Queries, candidates: Candidates, k: int, draw_key: int, n_jobs: int) -> Iterator[Block]:
+        if candidates.subset:
+            return self._bounded_blocks(queries, candidates, k, draw_key)
+        if candidates.block.tiles is not None:
+            return self._exact_blocks(queries, candidates, k, n_jobs)
+        return iter([(slice(None), partial(kernels.compare_all, queries.block, candidates.block, k))])
 
     def _exact_blocks(self, queries: Queries, candidates: Candidates, k: int, n_jobs: int) -> Iterator[Block]:
         """Blocks of similar queries, each to be compared with all candidates, the most similar first."""
@@ -247,12 +278,22 @@ def _check_numbers(k: int, n_jobs: int | None, candidates: Candidates) -> None:
 
 def _spans(tables: Sequence[Codes]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """The lowest value of each hash, and how far the highest is from it."""
-    lows, highs = np.full(tables[0].shape[1], 2**63 - 1), np.full(tables[0].shape[1], -(2**63))
-    for codes in tables:
-        kernels.widen(codes, lows, highs)
-    empty = highs < lows  # no row at all
-    lows[empty] = highs[empty] = 0
+    filled = [codes for codes in tables if len(codes)] or [np.zeros((1, tables[0].shape[1]), dtype=np.int64)]
+    lows = np.min([codes.min(axis=0).astype(np.int64) for codes in filled], axis=0)
+    highs = np.max([codes.max(axis=0).astype(np.int64) for codes in filled], axis=0)
     return lows, highs.astype(np.uint64) - lows.astype(np.uint64)
+
+
+def _n_classes(codes: NDArray[np.int64], span: int, most: int) -> int:
+    """The fewest classes under which hardly any pair looks equal that is not: less to draw, less to cache."""
+    shares = np.bincount(codes, minlength=span) / max(len(codes), 1)
+    for n in _CLASS_COUNTS:
+        if n >= most:
+            break
+        alike = np.bincount(np.arange(span) % n, weights=shares)
+        if alike @ alike - shares @ shares < _FALSE_EQUALS:
+            return n
+    return min(most, _CLASS_COUNTS[-1])
 
 
 def _number(tables: Sequence[Codes]) -> list[Codes]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Codes, Ints, smallest_type
+from simfl.arrays import AnyArray, Codes, Ints, Longs, Mask, read_only, smallest_type
+
+FEW_CODES = 50_000  # of one party: NumPy does, and nothing is compiled for them
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,29 @@ def translate(codes: Codes, numbers: Sequence[AnyArray]) -> Codes:
     return out
 
 
+def _mark(above: Codes, occurs: Mask) -> None:
+    if above.size <= FEW_CODES:
+        occurs[np.arange(len(occurs)), above] = True
+    else:
+        _mark_many(above, occurs)
+
+
+def _translate(above: Codes, number_of: Longs, codes: Codes) -> None:
+    if above.size <= FEW_CODES:
+        codes[:] = number_of[np.arange(len(number_of)), above]
+    else:
+        _translate_many(read_only(above), number_of, codes)
+
+
 @njit(nogil=True, cache=True)
-def _mark(above, occurs):  # type: ignore[no-untyped-def]
+def _mark_many(above, occurs):  # type: ignore[no-untyped-def]
     for i in range(above.shape[0]):
         for h in range(above.shape[1]):
             occurs[h, above[i, h]] = True
 
 
 @njit(nogil=True, cache=True)
-def _translate(above, number_of, codes):  # type: ignore[no-untyped-def]
+def _translate_many(above, number_of, codes):  # type: ignore[no-untyped-def]
     for i in range(above.shape[0]):
         for h in range(above.shape[1]):
             codes[i, h] = number_of[h, above[i, h]]

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from simfl.arrays import Doubles, Ints, Longs
+from simfl.arrays import Doubles, Ints, Longs, read_only
 
 ROW_BITS = 31  # sums onto rows: as wide as the paper's float
 SHORT_BITS = 23  # three bytes: for hessians, as long as that is fine enough
@@ -91,7 +91,7 @@ def to_three_bytes(values: Ints) -> npt.NDArray[np.uint8]:
     array([  1,   0,   0, 255, 255, 255], dtype=uint8)
     """
     data = np.empty(3 * len(values), dtype=np.uint8)
-    _cut(values, data)
+    _cut(read_only(values), data)
     return data
 
 
@@ -102,7 +102,7 @@ def from_three_bytes(data: npt.NDArray[np.uint8]) -> Ints:
     array([ 1, -1], dtype=int32)
     """
     values = np.empty(len(data) // 3, dtype=np.int32)
-    _extend(data, values)
+    _extend(read_only(data), values)
     return values
 
 
@@ -162,33 +162,35 @@ def add_up(total: npt.NDArray[np.uint32], values: Ints) -> int:
     >>> add_up(total, np.array([5, -7], dtype=np.int32)), total.view(np.int32)
     (7, array([ 5, -7], dtype=int32))
     """
-    return int(_add_up(total.ravel(), values.ravel()))
-
-
-# --- the kernels -----------------------------------------------------------------------------------------------------
+    return int(_add_up(total.ravel(), read_only(values.ravel())))
 
 
 def _encode(values: Doubles, exponent: int, bits: int, dtype: Any, n_parties: int) -> Any:
     # A value beyond its announced bound is cut off: a wrong digit is better than a sum that wraps around.
     largest = math.floor((2**bits - 2 ** max(bits - 52, 0)) / n_parties)
-    encoded = np.empty(values.shape, dtype=dtype)
+    encoded = np.empty(values.shape, dtype=np.int64)
     _round(values.ravel(), math.ldexp(1.0, -max(exponent, FINEST)), float(largest), encoded.ravel())
-    return encoded
+    return encoded.astype(dtype, copy=False)
+
+
+# --- the kernels, each for one kind of array -------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True)
 def _round(values, scale, largest, out):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
-        out[i] = max(min(np.rint(values[i] * scale), largest), -largest)
+        steps = np.rint(values[i] * scale)
+        out[i] = largest if steps > largest else -largest if steps < -largest else steps
 
 
 @njit(nogil=True, cache=True)
 def _add_up(total, values):  # type: ignore[no-untyped-def]
     least, most = np.int64(0), np.int64(0)
     for i in range(len(values)):
-        least, most = min(least, np.int64(values[i])), max(most, np.int64(values[i]))
+        value = np.int64(values[i])
+        least, most = value if value < least else least, value if value > most else most
         total[i] += np.uint32(values[i])
-    return max(most, -least)
+    return most if most > -least else -least
 
 
 @njit(nogil=True, cache=True)

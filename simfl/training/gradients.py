@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Floats, Ints
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, read_only
 from simfl.preprocessing.splitmix import STEP, below, mix, row_token
 
 
@@ -34,7 +34,8 @@ def draw_similar(similar_rows: Ints, seed: int) -> Ints:
 
 def draw_by_name(similar_rows: AnyArray, names: AnyArray, seed: int) -> AnyArray:
     """One of the similar rows of each row, by the row's name and the seed, in whatever order the rows are given."""
-    pick = below(mix((names + np.uint64(seed)) * STEP), similar_rows.shape[1])
+    token = mix.py_func((names + np.uint64(seed)) * STEP)  # type: ignore[no-untyped-call]
+    pick = below.py_func(token, similar_rows.shape[1])  # type: ignore[no-untyped-call]
     drawn: AnyArray = np.take_along_axis(similar_rows, pick.astype(np.intp)[:, None], axis=1)[:, 0]
     return drawn
 
@@ -50,7 +51,8 @@ def weighted(own: Floats, sums: Ints, exponent: int, places: Ints | None) -> Flo
            [1.  ]], dtype=float32)
     """
     total = np.empty_like(own)
-    _add_on_grid(own, sums, np.arange(len(own)) if places is None else places, math.ldexp(1.0, exponent), total)
+    rows = np.arange(len(own), dtype=np.int32) if places is None else places
+    _add_on_grid(own, read_only(sums), rows, math.ldexp(1.0, exponent), total)
     return total
 
 
@@ -64,6 +66,11 @@ def sum_per_leaf(leaf: Ints, g: Floats, h: Floats, output: int, n_leaves: int) -
 def most_uses(similar_rows: Ints, n_rows: int) -> int:
     """How many rows can be drawn onto one row at most: a bound on the sums."""
     return int(np.bincount(similar_rows.ravel(), minlength=n_rows).max())
+
+
+def add_values(margin: Floats, output: int, leaf: Ints, values: Floats) -> None:
+    """Add every row's leaf value to its margin."""
+    _add_values(margin, output, leaf, read_only(values))
 
 
 @njit(nogil=True, cache=True)
@@ -97,7 +104,6 @@ def _sum_per_leaf(leaf, g, h, output, G, H):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def add_values(margin, output, leaf, values):  # type: ignore[no-untyped-def]
-    """Add every row's leaf value to its margin."""
+def _add_values(margin, output, leaf, values):  # type: ignore[no-untyped-def]
     for i in range(len(leaf)):
         margin[i, output] += values[leaf[i]]

@@ -5,12 +5,10 @@ than asked for, with no lower bounds; the leaf sums of all parties then give the
 every node. Splits that do not pay are removed until the tree has at most as many leaves as one of `max_depth`.
 """
 
-import heapq
-
 import numpy as np
 from numba import njit
 
-from simfl.arrays import Doubles, Floats, Mask
+from simfl.arrays import Doubles, Floats, Ints, Mask
 from simfl.params import TrainParams
 from simfl.training.trees import LEAF, Tree, children
 
@@ -22,11 +20,14 @@ def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree
     """
     node_G, node_H = node_sums(tree, G), node_sums(tree, H)
     own = score(node_G, node_H, params)
-    kept = _splits_that_pay(tree.left, own, node_H, params.gamma, params.min_child_weight)
+    kept = np.empty(len(own), dtype=np.bool_)
+    _keep_what_pays(tree.left, own, node_H, params.gamma, params.min_child_weight, own.copy(), kept)
     _remove_weakest(tree.left, kept, own, most_leaves(params))
     value = (params.learning_rate * _bounded(tree, kept, weight(node_G, node_H, params), params)).astype(np.float32)
-    end = _where_rows_end(tree.left, kept)
-    stays = end == np.arange(len(end))
+    nodes = np.arange(len(kept))
+    end = nodes.copy()
+    _find_ends(tree.left, kept, end)
+    stays = end == nodes
     return _without(tree, kept, stays, value), value[end[tree.leaves]]
 
 
@@ -53,8 +54,9 @@ def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:
 
 def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: TrainParams, n_features: int) -> Doubles:
     """What the splits of each feature gained for all parties together. `kept` is `tree` after the pruning."""
-    gains = np.zeros(n_features)
-    _add_gains(tree.left, kept.left, kept.feature, score(node_sums(tree, G), node_sums(tree, H), params), gains)
+    gains, before = np.zeros(n_features), np.zeros(len(kept.left), dtype=np.int64)
+    own = score(node_sums(tree, G), node_sums(tree, H), params)
+    _add_gains(tree.left, kept.left, kept.feature, own, before, gains)
     return gains
 
 
@@ -101,6 +103,16 @@ def _without(tree: Tree, kept: Mask, stays: Mask, value: Floats) -> Tree:
     )
 
 
+def _remove_weakest(left: Ints, kept: Mask, own: Doubles, most: int) -> None:
+    """Remove the lowest splits that gain least until there are few enough leaves. Changes `kept`."""
+    surplus = int(kept.sum()) + 1 - most
+    if surplus > 0:
+        gain, weakest = np.empty(len(kept)), np.empty(len(kept), dtype=np.int64)
+        _find_turns(left, kept, own, gain, weakest)
+        nodes = np.flatnonzero(kept)[::-1]  # at the same turn from the lowest up
+        kept[nodes[np.lexsort((weakest[nodes], gain[nodes]))[:surplus]]] = False
+
+
 # Nodes are in breadth-first order, so that children come after their parent. `left` is LEAF at a leaf.
 
 
@@ -112,8 +124,8 @@ def _add_up(left, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add_gains(left_before, left, feature, own, gains):  # type: ignore[no-untyped-def]
-    before = np.zeros(len(left), np.int64)  # the number of each node before the pruning
+def _add_gains(left_before, left, feature, own, before, gains):  # type: ignore[no-untyped-def]
+    """`before`: the number of each node before the pruning, to be filled in from 0 at the root."""
     for node in range(len(left)):
         if left[node] != LEAF:
             child = left_before[before[node]]
@@ -122,57 +134,42 @@ def _add_gains(left_before, left, feature, own, gains):  # type: ignore[no-untyp
 
 
 @njit(nogil=True, cache=True)
-def _splits_that_pay(left, own, H, gamma, min_child_weight):  # type: ignore[no-untyped-def]
+def _keep_what_pays(left, own, H, gamma, min_child_weight, best, kept):  # type: ignore[no-untyped-def]
     """Bottom up: a split stays if all splits below and itself gain more than gamma each. Then only what is reached."""
-    best, kept = own.copy(), np.zeros(len(own), dtype=np.bool_)
     for node in range(len(left) - 1, -1, -1):
+        kept[node] = False
         if left[node] != LEAF:
             a, b = left[node], left[node] + 1
             gained = best[a] + best[b] - gamma
-            if gained > own[node] and min(H[a], H[b]) >= min_child_weight:
+            if gained > own[node] and H[a] >= min_child_weight and H[b] >= min_child_weight:
                 best[node], kept[node] = gained, True
     for node in range(len(left)):
         if left[node] != LEAF and not kept[node]:
             kept[left[node]] = kept[left[node] + 1] = False
-    return kept
 
 
 @njit(nogil=True, cache=True)
-def _remove_weakest(left, kept, own, most):  # type: ignore[no-untyped-def]
-    """Remove the lowest splits that gain least until there are few enough leaves. Changes `kept`."""
-    surplus = 1 - most
-    for node in range(len(kept)):
-        surplus += kept[node]
-    if surplus <= 0:
-        return
-    parent = np.zeros(len(left), dtype=np.int64)
-    heap = [(0.0, 0) for _ in range(0)]
-    for node in range(len(left)):
+def _find_turns(left, kept, own, gain, weakest):  # type: ignore[no-untyped-def]
+    """When each split goes, if the one that gains least always goes first, but none before those below it.
+
+    Its turn comes with the last of these: the one, of it and all below, that gains most, or has the highest number.
+    """
+    for node in range(len(left) - 1, -1, -1):
         if kept[node]:
-            a, b = left[node], left[node] + 1
-            parent[a] = parent[b] = node
-            if not kept[a] and not kept[b]:
-                heap.append((own[a] + own[b] - own[node], node))
-    heapq.heapify(heap)
-    for _ in range(surplus):
-        node = heapq.heappop(heap)[1]
-        kept[node] = False
-        above = parent[node]
-        a, b = left[above], left[above] + 1
-        if node and not kept[a] and not kept[b]:
-            heapq.heappush(heap, (own[a] + own[b] - own[above], above))
+            a = left[node]
+            gain[node], weakest[node] = own[a] + own[a + 1] - own[node], node
+            for child in range(a, a + 2):
+                later = gain[child] > gain[node] or (gain[child] == gain[node] and weakest[child] > weakest[node])
+                if kept[child] and later:
+                    gain[node], weakest[node] = gain[child], weakest[child]
 
 
 @njit(nogil=True, cache=True)
-def _where_rows_end(left, kept):  # type: ignore[no-untyped-def]
-    """For every old node the node in which its rows end now."""
-    end = np.empty(len(kept), np.int64)
-    for node in range(len(left)):
-        end[node] = node
+def _find_ends(left, kept, end):  # type: ignore[no-untyped-def]
+    """For every old node the node in which its rows end now. At first each is its own."""
     for node in range(len(left)):
         if left[node] != LEAF and not kept[node]:
             end[left[node]] = end[left[node] + 1] = end[node]
-    return end
 
 
 @njit(nogil=True, cache=True)

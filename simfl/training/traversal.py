@@ -55,9 +55,10 @@ class _Dense:
         out = np.empty(len(self.cells), dtype=np.int32)
         if tree.goes_right is not None:
             arrays = (tree.level_set, tree.goes_right, tree.feature, tree.threshold, tree.default_left, tree.left)
-            _walk_levels(self.cells, *arrays, out)
+            _walk_levels(self.cells, *arrays, _leaf_places(tree), out)
             return out
-        _walk_dense(self.cells, self.has_missing, tree.feature, tree.threshold, tree.default_left, tree.left, out)
+        cut = np.where(tree.feature == LEAF, np.float32(np.nan), tree.threshold)  # at a leaf: nothing reaches it
+        _descend(self.cells, np.float32(np.nan) if self.has_missing else None, cut, *_signposts(tree), _rows(), out)
         return out
 
 
@@ -67,7 +68,7 @@ class _Sparse:
 
     def leaf_numbers(self, tree: Tree) -> Ints:
         out = np.empty(self.X.shape[0], dtype=np.int32)
-        arrays = (tree.feature, tree.threshold, tree.default_left, tree.left, out)
+        arrays = (tree.feature, tree.threshold, tree.default_left, tree.left, _leaf_places(tree), out)
         _walk_sparse(self.X.data, self.X.indices, self.X.indptr, *arrays)
         return out
 
@@ -109,8 +110,9 @@ class _Ranked:
 
     def leaf_numbers(self, tree: Tree) -> Ints:
         out = np.empty(len(self.ranks), dtype=np.int32)
-        arrays = (tree.feature, tree.threshold, tree.default_left, tree.left, out)
-        _walk_ranked(self.ranks, self.values, self.first, *arrays)
+        cut = np.empty(len(tree.feature), dtype=np.uint8)
+        _rank_thresholds(self.values, self.first, tree.feature, tree.threshold, cut)
+        _descend(self.ranks, np.uint8(MISSING), cut, *_signposts(tree), _rows(), out)
         return out
 
 
@@ -121,37 +123,54 @@ def _distinct(values: AnyArray) -> AnyArray | None:
     return found if len(found) <= MISSING else None
 
 
+def _leaf_places(tree: Tree) -> Ints:
+    """The place of every node among the leaves, where it is one."""
+    return np.cumsum(tree.feature == LEAF, dtype=np.int32) - np.int32(1)
+
+
+def _rows() -> AnyArray:
+    return np.empty(BLOCK, dtype=np.uint32)
+
+
+def _signposts(tree: Tree) -> tuple[AnyArray, AnyArray, int]:
+    """The tree as blocks of rows traverse it, in which a leaf leads to itself: see `_put_up`. And its depth."""
+    posts, to_left = np.empty((4, len(tree.feature)), dtype=np.uint32), np.empty(len(tree.feature), dtype=np.bool_)
+    return posts, to_left, _put_up(tree.feature, tree.default_left, tree.left, posts, to_left)
+
+
+# --- compiled: plain loops, because NumPy's functions would have to be compiled, too ---------------------------------
+
+
 @njit(nogil=True, cache=True)
-def _signposts(feature, default_left, left):  # type: ignore[no-untyped-def]
-    """The tree as blocks of rows traverse it, in which a leaf leads to itself; the numbers of the leaves; the depth.
+def _put_up(feature, default_left, left, posts, to_left):  # type: ignore[no-untyped-def]
+    """Per node: its feature, the next node, its place among the leaves, its depth. The depth of the tree.
 
     Unsigned numbers spare a test for negative indices at every step.
     """
-    n = len(feature)
-    feature_of, next_of, number = np.zeros(n, np.uint32), np.empty(n, np.uint32), np.zeros(n, np.int32)
-    to_left, level = np.ones(n, np.bool_), np.zeros(n, np.int32)
     n_leaves, depth = 0, 0
-    for node in range(n):
-        depth = max(depth, level[node])
+    posts[3, 0] = 0
+    for node in range(len(feature)):
+        posts[0, node], posts[1, node], posts[2, node], to_left[node] = 0, node, n_leaves, True
         if feature[node] == LEAF:
-            next_of[node], number[node] = node, n_leaves
             n_leaves += 1
         else:
-            feature_of[node], next_of[node], to_left[node] = feature[node], left[node], default_left[node]
-            level[left[node]] = level[left[node] + 1] = level[node] + 1
-    return feature_of, to_left, next_of, number, depth
+            a = left[node]
+            posts[0, node], posts[1, node], to_left[node] = feature[node], a, default_left[node]
+            depth = posts[3, node] + 1
+            posts[3, a], posts[3, a + 1] = depth, depth
+    return depth
 
 
 @njit(nogil=True, cache=True)
-def _descend(X, missing, cut, feature, default_left, left, out):  # type: ignore[no-untyped-def]
+def _descend(X, missing, cut, posts, to_left, depth, at, out):  # type: ignore[no-untyped-def]
     """Rows of numbers or of ranks: values from the node's cut on go right. `missing`: None if there are none."""
     # A block of rows goes down level by level without branches, so that the processor works on many rows at once.
-    feature_of, to_left, next_of, number, depth = _signposts(feature, default_left, left)
     cells, width = X.ravel(), np.uint64(X.shape[1])
-    at = np.empty(BLOCK, dtype=np.uint32)
+    feature_of, next_of, place = posts[0], posts[1], posts[2]
     for start in range(0, len(out), BLOCK):
-        size = min(BLOCK, len(out) - start)
-        at[:size] = 0
+        size = BLOCK if start + BLOCK <= len(out) else len(out) - start
+        for i in range(size):
+            at[i] = 0
         for _ in range(depth):
             for i in range(size):
                 node = at[i]
@@ -163,32 +182,20 @@ def _descend(X, missing, cut, feature, default_left, left, out):  # type: ignore
                     goes_right = (~is_missing & (x >= cut[node])) | (is_missing & ~to_left[node])
                 at[i] = next_of[node] + np.uint32(goes_right)
         for i in range(size):
-            out[start + i] = number[at[i]]
-
-
-@njit(nogil=True, cache=True)
-def _walk_dense(X, has_missing, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
-    cut = np.empty(len(feature), np.float32)
-    for node in range(len(feature)):  # at a leaf: nothing reaches it
-        cut[node] = np.float32(np.nan) if feature[node] == LEAF else threshold[node]
-    if has_missing:
-        _descend(X, np.float32(np.nan), cut, feature, default_left, left, out)
-    else:
-        _descend(X, None, cut, feature, default_left, left, out)
+            out[start + i] = place[at[i]]
 
 
 @njit(nogil=True, cache=True)
 def _has_missing(X):  # type: ignore[no-untyped-def]
-    for row in X:
-        for x in row:
-            if x != x:
+    for row in range(X.shape[0]):
+        for column in range(X.shape[1]):
+            if X[row, column] != X[row, column]:
                 return True
     return False
 
 
 @njit(nogil=True, cache=True)
-def _walk_levels(X, level_set, goes_right, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
-    number = _signposts(feature, default_left, left)[3]
+def _walk_levels(X, level_set, goes_right, feature, threshold, default_left, left, place, out):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         node = 0
         while feature[node] >= 0:
@@ -201,30 +208,27 @@ def _walk_levels(X, level_set, goes_right, feature, threshold, default_left, lef
                 level = int(x)
                 goes_left = level >= goes_right.shape[1] or not goes_right[level_set[node], level]
             node = left[node] if goes_left else left[node] + 1
-        out[i] = number[node]
+        out[i] = place[node]
 
 
 @njit(nogil=True, cache=True)
-def _walk_ranked(ranks, values, first, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
-    cut = np.empty(len(feature), np.uint8)
+def _rank_thresholds(values, first, feature, threshold, cut):  # type: ignore[no-untyped-def]
+    """Per node how many of its feature's values lie below the threshold; at a leaf: beyond all ranks."""
     for node in range(len(feature)):
-        cut[node] = MISSING  # at a leaf: beyond all ranks
+        cut[node] = MISSING
         if feature[node] != LEAF:
-            start, end = first[feature[node]], first[feature[node] + 1]
-            low = start
-            while low < end:  # how many values lie below the threshold
+            low, end = first[feature[node]], first[feature[node] + 1]
+            while low < end:
                 middle = (low + end) // 2
                 if values[middle] < threshold[node]:
                     low = middle + 1
                 else:
                     end = middle
-            cut[node] = low - start
-    _descend(ranks, np.uint8(MISSING), cut, feature, default_left, left, out)
+            cut[node] = low - first[feature[node]]
 
 
 @njit(nogil=True, cache=True)
-def _walk_sparse(data, indices, indptr, feature, threshold, default_left, left, out):  # type: ignore[no-untyped-def]
-    number = _signposts(feature, default_left, left)[3]
+def _walk_sparse(data, indices, indptr, feature, threshold, default_left, left, place, out):  # type: ignore[no-untyped-def]
     for i in range(len(indptr) - 1):
         node = 0
         while feature[node] >= 0:
@@ -240,4 +244,4 @@ def _walk_sparse(data, indices, indptr, feature, threshold, default_left, left, 
                 x = data[low]
             goes_left = default_left[node] if np.isnan(x) else x < threshold[node]
             node = left[node] if goes_left else left[node] + 1
-        out[i] = number[node]
+        out[i] = place[node]

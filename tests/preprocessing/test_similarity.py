@@ -14,6 +14,14 @@ from simfl.preprocessing.similarity import HashIndex, most_similar, order_by_lik
 from simfl.preprocessing.splitmix import row_tokens
 
 
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "few rows"])
+def both_ways(request):
+    """Tables of few rows are compared in NumPy: all of this must hold for both ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(similarity, "_FEW_ROWS", 0 if request.param == "compiled" else 2000)
+        yield
+
+
 def codes(seed, n_rows, n_hashes, n_buckets):
     return np.random.default_rng(seed).integers(0, n_buckets, (n_rows, n_hashes))
 

@@ -1,9 +1,20 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from simfl.preprocessing import tables
 from simfl.preprocessing.tables import HashValues, bucket_numbers, merge_tables
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "few codes"])
+def both_ways(request):
+    """Few codes are translated in NumPy: all of this must hold for both ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "FEW_CODES", 0 if request.param == "compiled" else 10**6)
+        yield
+
 
 hashes = arrays(np.int32, st.tuples(st.integers(1, 20), st.just(3)), elements=st.integers(-5, 5))
 

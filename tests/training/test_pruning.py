@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simfl.params import train_params
-from simfl.training.pruning import keep_all, most_leaves, node_sums, prune, score
+from simfl.training.pruning import _remove_weakest, keep_all, most_leaves, node_sums, prune, score
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import Grower, Tree, children
 from tests.training.boosters import depth
@@ -51,6 +51,27 @@ def test_at_most_as_many_leaves_as_a_tree_of_max_depth():
 
 
 @settings(max_examples=30)
+def one_after_the_other(left, kept, own, most):
+    """The rule, written again: the lowest split that gains least goes, until there are few enough leaves."""
+    while kept.sum() + 1 > most:
+        lowest = [n for n in np.flatnonzero(kept) if not kept[left[n]] and not kept[left[n] + 1]]
+        kept[min(lowest, key=lambda n: (own[left[n]] + own[left[n] + 1] - own[n], n))] = False
+    return kept
+
+
+@given(st.integers(0, 10_000), st.integers(1, 31), st.booleans())
+def test_the_lowest_split_that_gains_least_goes_first(seed, most, ties):
+    rng = np.random.default_rng(seed)
+    left = np.r_[2 * np.arange(15) + 1, np.full(16, -1)].astype(np.int32)
+    kept = np.r_[True, np.ones(14, bool), np.zeros(16, bool)]
+    for node in range(1, 15):
+        kept[node] = kept[(node - 1) // 2] and rng.random() < 0.8
+    own = rng.integers(0, 3, 31).astype(float) if ties else rng.normal(size=31)
+    expected = one_after_the_other(left, kept.copy(), own, most)
+    _remove_weakest(left, kept, own, most)
+    assert kept.tolist() == expected.tolist()
+
+
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 3.0]), st.sampled_from([0.0, 1.0, 20.0]))
 def test_old_leaves_and_pruned_tree_give_the_same_values(seed, gamma, mcw):
     rng = np.random.default_rng(seed)

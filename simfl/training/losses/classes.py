@@ -115,10 +115,10 @@ class Softmax(Softprob):
     gives_probabilities = False
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _sigmoid(margin):  # type: ignore[no-untyped-def]
-    one = np.float32(1)
-    return one / (math.exp(min(-margin, np.float32(88.7))) + one + EPS)
+    one, most = np.float32(1), np.float32(88.7)
+    return one / (math.exp(-margin if -margin < most else most) + one + EPS)
 
 
 @njit(nogil=True, cache=True)
@@ -127,7 +127,8 @@ def _logistic_gradients(margin, y, g, h):  # type: ignore[no-untyped-def]
     for i in range(len(y)):
         p = _sigmoid(margin[i, 0])
         g[i, 0] = p - y[i]
-        h[i, 0] = max(p * (one - p), EPS)
+        hessian = p * (one - p)
+        h[i, 0] = hessian if hessian > EPS else EPS
 
 
 @njit(nogil=True, cache=True)
@@ -136,7 +137,7 @@ def _logistic_metrics(margin, y, weight):  # type: ignore[no-untyped-def]
     for i in range(len(y)):
         m = margin[i, 0]
         w = 1.0 if weight is None else np.float64(weight[i])
-        loss += w * (max(m, np.float32(0)) - m * y[i])
+        loss += w * ((m if m > 0 else np.float32(0)) - m * y[i])
         wrong += w * ((m > 0) != (y[i] > 0))
         factor = 1.0 + np.float64(math.exp(-abs(m)))
         if weight is None:  # one logarithm for many rows: no factor is above 2
