@@ -21,9 +21,9 @@ import numpy as np
 from rich.console import Console
 from sklearn.datasets import load_breast_cancer
 
-from benchmarks.audit import cell, select
+from benchmarks.audited import Row, rows_of, say_all, say_excess, say_verdict
 from benchmarks.data import load
-from benchmarks.pages import QUICK_RESULTS, RESULTS, Page
+from benchmarks.pages import QUICK_RESULTS, RESULTS, Page, measured_of, write_csv
 from simfl.audit.audit import audit
 from simfl.audit.findings import TITLES
 
@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 SIMILAR: dict[str, Any] = {"recipe": "similar", "matching": "blind", "masked": True}
 BESIDE = "similar recipe, 2 parties"
+AS_IT_IS = ("2 parties", "10 parties")
 
 
 def table(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -76,58 +77,41 @@ def run(wanted: Iterable[tuple[str, str]], trees: int, kept: list[dict[str, Any]
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def figures(entries: list[dict[str, Any]], attack: str, role: str, **where: Any) -> str:
-    """One cell: success for guessing, and what else there is to say about members."""
-    found = select(entries, attack, role, **where)
-    more = found[0].details if found else {}
-    area = more.get("area under the curve")
-    return (cell(found) or "-") + (f"; area {area:.2f}" if area is not None else "")
-
-
-def by_data(page: Page, entries: list[dict[str, Any]], data: str) -> None:
-    """The attacks on one data set, case by case."""
-    cases = [case for case in CASES if any((e["data"], e["case"]) == (data, case) for e in entries)]
-    page.head(f"{data}, {ROWS[data]:,} rows")
-    page.table(["attack, by whom", *cases], lines(entries, data, cases))
-    beside = lines(entries, data, [BESIDE])
-    if beside:
-        page.say("The similar recipe on the same rows (blind matching, ids that last, masked sums):")
-        page.table(["attack, by whom", BESIDE], beside)
-
-
-def lines(entries: list[dict[str, Any]], data: str, cases: Sequence[str]) -> list[list[str]]:
-    """A line per attack and role; roles with the same figures share one."""
-    own = [entry for entry in entries if entry["data"] == data and entry["case"] in cases]
-    roles = list(dict.fromkeys(role for e in own for f in e["findings"] for role in f["roles"]))
-    out = []
-    for attack, title in TITLES.items():
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for role in roles:
-            cells = tuple(figures(own, attack, role, case=case) for case in cases)
-            groups.setdefault(cells, []).append(role)
-        out += [[f"{title}: {', '.join(who)}", *cells] for cells, who in groups.items() if set(cells) != {"-"}]
-    return out
-
-
-def page_of(entries: list[dict[str, Any]], quick: bool) -> Page:
+def page_of(rows: Sequence[Row], sees: dict[str, str], trees: int, quick: bool, measured: str | None) -> Page:
     """The page of all results."""
-    page = Page("What each role gets of trees grown together", "python -m benchmarks.joint_audit", quick=quick)
+    title = "What each role gets of trees grown together"
+    page = Page(title, "python -m benchmarks.joint_audit", quick=quick, measured=measured)
+    cases = [case for case in (*CASES, BESIDE) if any(row["case"] == case for row in rows)]
+    say_verdict(page, rows, cases)
     page.say(
-        f"One seed, {entries[0]['trees']} trees, the attacks of `simfl audit --recipe joint`; a tenth of the rows (at "
-        "most 1,000) takes no part. A cell reads: success *for* what the same attacker gets without the totals; in "
-        "brackets the excess in percentage points (95 %); a dash: sees no such thing, or no row to describe. Bold: "
-        "surely more than five points above guessing. *Area*: under the curve of members told from strangers."
+        f"One seed, {trees} trees, the attacks of `simfl audit --recipe joint`; a tenth of the rows (at most 1,000) "
+        "takes no part. *Excess*: percentage points above what the same attacker gets without the totals. Bold: surely "
+        "more than five points (95 %). A dash: sees no such thing, or no row to describe."
     )
     page.say(
         "The guard is the recipe's (`min_group=30`, `count_epsilon=0.1`); *no guard*: `min_group=1`; *more noise on "
         "counts*: `count_epsilon=0.02`; *differ in a column*: each party has one end of the column that goes with the "
-        "label most, 2 % of the rows exchanged. *All parties but two* attack what is left: the rows of two parties."
+        "label most, 2 % of the rows exchanged. *All parties but two* attack what is left: the rows of two parties. "
+        "The similar recipe runs on the same rows: blind matching, ids that last, masked sums."
     )
-    widest = max(entries, key=lambda entry: len(entry["sees"]) if entry["case"] == "10 parties" else 0)
-    page.table(["role", "sees"], widest["sees"].items())
-    for data in dict.fromkeys(entry["data"] for entry in entries):
-        by_data(page, entries, data)
+    page.table(["role", "sees"], sees.items(), texts=2)
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    for data in names:
+        page.head(f"Excess on {data}, {ROWS[data]:,} rows")
+        own = [row for row in rows if row["data"] == data]
+        for some in ([case for case in cases if case != BESIDE], [BESIDE]):
+            say_excess(page, [row for row in own if row["case"] in some], some)
+    page.head("All figures of the recipe as it is")
+    page.say("*Area*: under the curve of members told from strangers. Other cases: [joint-audit.csv](joint-audit.csv).")
+    for data in names:
+        page.say(f"**{data}**")
+        say_all(page, [row for row in rows if row["data"] == data and row["case"] in AS_IT_IS])
     return page
+
+
+def _apart(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The trees grown together, and the similar recipe beside them: their roles are not the same."""
+    return [[e for e in entries if (e["case"] == BESIDE) == beside] for beside in (False, True)]
 
 
 def main() -> None:
@@ -150,8 +134,12 @@ def main() -> None:
     if not given.earlier:
         names = ["breast cancer"] if given.quick else given.data
         run(product(names, given.cases), 16 if given.quick else 100, kept, keep)
-    keep()
-    page_of(kept, given.quick).write(folder / "joint-audit.md")
+        keep()
+    rows = [row for part in _apart(kept) for row in rows_of(part, "case", TITLES)]
+    write_csv(folder / "joint-audit.csv", rows)
+    widest = max(kept, key=lambda entry: len(entry["sees"]) if entry["case"] == "10 parties" else 0)
+    measured = measured_of(folder / "joint-audit.md") if given.earlier else None
+    page_of(rows, widest["sees"], kept[0]["trees"], given.quick, measured).write(folder / "joint-audit.md")
 
 
 if __name__ == "__main__":

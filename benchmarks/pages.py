@@ -44,8 +44,7 @@ class Page:
                 "conclusions from it.**"
             )
         # A page that is drawn again from kept figures says when and with what these were measured.
-        now = f"on {datetime.date.today().isoformat()} with {versions()}, on {machine()}"
-        self.say(f"Measured by `{command}` {measured or now}.")
+        self.say(f"Measured by `{command}` {measured or now_and_here()}.")
 
     def say(self, text: str) -> None:
         """A paragraph."""
@@ -59,10 +58,10 @@ class Page:
         """A list."""
         self.lines += [*(f"- {text}" for text in texts), ""]
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A table; the first column is text, the others are numbers."""
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: int = 1) -> None:
+        """A table; the first columns are text (so many), the others are numbers."""
         self.lines.append("| " + " | ".join(columns) + " |")
-        self.lines.append("|---|" + "---:|" * (len(columns) - 1))
+        self.lines.append("|" + "---|" * texts + "---:|" * (len(columns) - texts))
         self.lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
         self.lines.append("")
 
@@ -122,6 +121,11 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def now_and_here() -> str:
+    """When and with what something is measured now."""
+    return f"on {datetime.date.today().isoformat()} with {versions()}, on {machine()}"
 
 
 def versions() -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks import cells
 from benchmarks.data import PAPER_NAMES
-from benchmarks.pages import QUICK_RESULTS, RESULTS, measured_of, read_csv
+from benchmarks.pages import QUICK_RESULTS, RESULTS, measured_of, now_and_here, read_csv
 from benchmarks.peers import measure, page
 from benchmarks.peers.environments import NotInstallable
 
@@ -68,7 +68,10 @@ def main() -> None:
     extra = (" --quick" if given.quick else "") + (f" --data {' '.join(given.data)}" if given.data else "")
     extra += f" --runs {given.runs}" if given.runs != 1 else ""
     extra += f" --limit {given.limit:g}" if given.limit != LIMIT and not given.quick else ""
-    page.write(list(zip(wanted, results, strict=True)), out, f"python -m benchmarks.peers{extra}", quick=given.quick)
+    told = measured_of(out / "peers.md") if given.keep and given.only else None
+    measured = f"{told}; {', '.join(given.only)} with `--only ... --keep` {now_and_here()}" if told else None
+    command = f"python -m benchmarks.peers{extra}"
+    page.write(list(zip(wanted, results, strict=True)), out, command, quick=given.quick, measured=measured)
     print(f"Written to {out}")
 
 
@@ -76,7 +79,7 @@ def draw(out: Path) -> None:
     """The page and its pictures from the CSV beside it."""
     rows, told = read_csv(out / "peers.csv"), (out / "peers.md").read_text()
     command = told.split("`")[1]
-    page.write([(row, row) for row in rows], out, command, measured=measured_of(out / "peers.md"))
+    page.write([(row, row) for row in rows], out, command, measured=measured_of(out / "peers.md"), keeps=False)
 
 
 def n_trees(data: str, *, quick: bool) -> int:

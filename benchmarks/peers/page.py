@@ -100,10 +100,13 @@ class Results:
         return None if np.isnan([work, messages, n_bytes]).any() else Line.of(work, messages, n_bytes)
 
 
-def write(found: Measured, out: Path, command: str, *, quick: bool = False, measured: str | None = None) -> None:
-    """Write page, CSV and pictures."""
+def write(
+    found: Measured, out: Path, command: str, *, quick: bool = False, measured: str | None = None, keeps: bool = True
+) -> None:
+    """Write page, CSV (unless it was drawn from there) and pictures."""
     results = Results(found)
     page = Page("SimFL and its peers", command, quick=quick, measured=measured)
+    page.bullets(verdicts(results))
     versions = ", ".join(sorted({environment.version for environment, *_ in PEERS.values()}))
     page.say(
         "The same parties (theta 0.8: 80 % of one class in one half of the parties), trees, depth (8) and learning "
@@ -115,12 +118,10 @@ def write(found: Measured, out: Path, command: str, *, quick: bool = False, meas
     page.bullets(_remarks())
     for data, parties in results.places:
         _place(page, results, data, parties)
-    page.head("What it shows")
-    page.bullets(verdicts(results))
     _wire(page, results, out)
     page.sources(dict.fromkeys(data for data, _ in results.places))
     page.write(out / "peers.md")
-    if not measured:  # else it was drawn from there
+    if keeps:
         write_csv(out / "peers.csv", [cell | result for cell, result in found])
 
 

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import jinja2
 import msgspec
+from rich import box
 from rich.table import Column
 from rich.table import Table as RichTable
 
@@ -144,6 +145,22 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         """How bad a finding is, as one of `MARKS`."""
         return "bad" if finding in self.exceeded else "warn" if finding.excess_interval[0] > 0 else "calm"
 
+    @property
+    def verdict(self) -> str:
+        """What was found, in one sentence."""
+        n = len(self.findings)
+        if self.exceeded:
+            return f"{len(self.exceeded)} of {n} attacks do better than the limits allow."
+        if self.limits:
+            return "Every attack stays within the limits."
+        above = sum(self.mark(finding) != "calm" for finding in self.findings)
+        return f"{above} of {n} attacks surely do better than guessing. No limits were set."
+
+    @property
+    def furthest(self) -> Finding:
+        """The finding that is furthest from guessing."""
+        return max(self.findings, key=lambda finding: finding.excess)
+
     def to_json(self) -> str:
         """All of it, for programs."""
         content = msgspec.to_builtins(self) | {"exceeded": [f.attack for f in self.exceeded]}
@@ -151,11 +168,14 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     def table(self) -> RichTable:
         """The findings, for the terminal. Yellow: surely above guessing. Red: above its limit."""
-        title = f"{self.name}: {self.setting.words}"
-        numbers = [Column(head, justify="right") for head in ("success", "guessing", "excess (95 %)")]
-        shown = RichTable("attack", "by", *numbers, title=title, title_justify="left", title_style="bold")
+        title = f"{self.name}: {self.setting.words}. Excess in points, with its 95 % interval"
+        heads = ("success", "guessing", "excess", "from", "to")
+        numbers = [Column(head, justify="right", no_wrap=True) for head in heads]
+        shown = RichTable("attack", "by", *numbers, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        shown.title_justify, shown.title_style, shown.pad_edge = "left", "bold", False
         for f in self.findings:
-            cells = f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", f"{points(f.excess)} {f.span}"
+            excess = (points(value) for value in (f.excess, *f.excess_interval))
+            cells = f.title, ", ".join(f.roles), f"{f.success:.1%}", f"{f.guess:.1%}", *excess
             shown.add_row(*cells, style=STYLES[self.mark(f)])
         return shown
 
@@ -198,10 +218,11 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
             keep_trailing_newline=True,
         )
         environment.filters |= {"percent": "{:.1%}".format, "points": points}
-        marked = [(finding, self.mark(finding)) for finding in self.findings]
-        n_above = sum(mark != "calm" for _, mark in marked)
-        template = environment.get_template("audit.html.jinja")
-        return template.render(audit=self, marked=marked, n_above=n_above, words=MARKS)
+        worst_first = sorted(self.findings, key=lambda finding: -finding.excess)
+        marked = [(finding, self.mark(finding)) for finding in worst_first]
+        found = {mark for _, mark in marked}
+        worst = "bad" if "bad" in found else "warn" if "warn" in found and not self.limits else "calm"
+        return environment.get_template("audit.html.jinja").render(audit=self, marked=marked, worst=worst, words=MARKS)
 
 
 def points(share: float) -> str:

@@ -161,8 +161,11 @@ def _attack(X: Any, y: Any, options: Options) -> Audit:
 
     with console.status("attacking") as status:
         found = run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
-    console.print(found.roles())
+    console.print(found.verdict, style="bold", highlight=False)
+    far = found.furthest
+    console.print(f"The furthest: {far.title} ({', '.join(far.roles)}).", highlight=False)
     console.print(found.table())
+    console.print(found.roles())
     for finding in found.findings:
         console.print(f"- {finding.sentence}", highlight=False)
     for advice in found.advice:

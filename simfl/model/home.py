@@ -7,9 +7,9 @@ the party's own rows; none is a possible answer. Nothing leaves the party.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import xgboost as xgb
@@ -88,18 +88,63 @@ class Home:
         """Some of the rows."""
         return Home(self.X[rows], self.y[rows], None if self.weight is None else self.weight[rows], self.margin[rows])
 
-    def scores(self, loss: Loss, correction: Rounds, *, by_level: bool) -> list[float]:
+    def scores(self, loss: Loss, correction: Correction) -> list[float]:
         """The sum of the main metric over the rows after 0, 1, ... rounds of a correction."""
-        walk, margin = walker(self.X, by_level=by_level), self.margin.copy()
+        margin = self.margin.copy()
         found = [loss.metric_sums(margin, self.y, self.weight)[loss.metric]]
-        for trees in correction:
-            for output, tree in enumerate(trees):
-                margin[:, output] += tree.value[tree.leaves][walk.leaf_numbers(tree)]
+        for step in correction.steps(self):
+            margin += step
             found.append(loss.metric_sums(margin, self.y, self.weight)[loss.metric])
         return found
 
 
-Learn = Callable[[Home], Rounds]
+class Correction(Protocol):
+    """What was learned at home."""
+
+    def steps(self, home: Home) -> Iterator[Floats]:
+        """What each round adds to the scores of these rows."""
+
+    def rounds(self, n: int) -> Rounds:
+        """The first n rounds."""
+
+
+Learn = Callable[[Home], Correction]
+
+
+@dataclass(frozen=True)
+class NewTrees:
+    """Trees of XGBoost's own. It scores rows by itself: to read the trees takes longer, so only those kept are read."""
+
+    booster: xgb.Booster
+    n_outputs: int
+    types: dict[str, Any]
+
+    def steps(self, home: Home) -> Iterator[Floats]:
+        start = np.zeros_like(home.margin if self.n_outputs > 1 else home.margin[:, 0])
+        rows = xgb.DMatrix(home.X, base_margin=start, nthread=1, **self.types)
+        for place in range(self.booster.num_boosted_rounds()):
+            step = self.booster.predict(rows, iteration_range=(place, place + 1), output_margin=True)
+            yield step.reshape(home.margin.shape)
+
+    def rounds(self, n: int) -> Rounds:
+        trees = all_trees(self.booster[:n])
+        return [trees[first : first + self.n_outputs] for first in range(0, len(trees), self.n_outputs)]
+
+
+@dataclass(frozen=True)
+class LeafSteps:
+    """The shared model's trees, whose leaves hold the steps."""
+
+    trees: Rounds
+    by_level: bool
+
+    def steps(self, home: Home) -> Iterator[Floats]:
+        walk = walker(home.X, by_level=self.by_level)
+        for trees in self.trees:
+            yield np.column_stack([tree.value[tree.leaves][walk.leaf_numbers(tree)] for tree in trees])
+
+    def rounds(self, n: int) -> Rounds:
+        return self.trees[:n]
 
 
 @dataclass(frozen=True)
@@ -120,7 +165,7 @@ class Continuation:
         """Whether trees may split categories."""
         return self.schema is not None and self.schema.has_categories
 
-    def new_trees(self, home: Home) -> Rounds:
+    def new_trees(self, home: Home) -> Correction:
         """More trees, grown by XGBoost from where the shared model ends."""
         n_outputs = home.margin.shape[1]
         margin = home.margin if n_outputs > 1 else home.margin[:, 0]
@@ -131,13 +176,12 @@ class Continuation:
         settings |= {"max_depth": self.max_depth, "reg_lambda": self.reg_lambda, "seed": self.seed}
         if n_outputs > 1:
             settings["num_class"] = n_outputs
-        trees = all_trees(xgb.train(settings, rows, self.n_trees))
-        return [trees[first : first + n_outputs] for first in range(0, len(trees), n_outputs)]
+        return NewTrees(xgb.train(settings, rows, self.n_trees), n_outputs, types)
 
     def leaf_steps(self, rounds: Rounds) -> Learn:
         """The trees that are there, each with a step for its leaves, one after the other as boosting would take it."""
 
-        def learn(home: Home) -> Rounds:
+        def learn(home: Home) -> Correction:
             walk, margin, found = walker(home.X, by_level=self.by_level), home.margin.copy(), []
             for trees in rounds:
                 g, h = self.loss.gradients(margin, home.y, home.weight)
@@ -149,7 +193,7 @@ class Continuation:
                     margin[:, output] += step[leaf]
                     steps.append(tree.with_leaf_values(step))
                 found.append(steps)
-            return found
+            return LeafSteps(found, self.by_level)
 
         return learn
 
@@ -167,14 +211,12 @@ class Continuation:
                 best = float(total[rounds]), way, rounds
         if best is None or best[2] == 0:
             return next(iter(ways)), []
-        return best[1], ways[best[1]](home)[: best[2]]
+        return best[1], ways[best[1]](home).rounds(best[2])
 
     def _validated(self, home: Home, learn: Learn, fold: AnyArray) -> Doubles:
         """Per number of rounds the metric of rows that the correction has not seen."""
         scores = [
-            home.part(np.flatnonzero(fold == k)).scores(
-                self.loss, learn(home.part(np.flatnonzero(fold != k))), by_level=self.by_level
-            )
+            home.part(np.flatnonzero(fold == k)).scores(self.loss, learn(home.part(np.flatnonzero(fold != k))))
             for k in range(FOLDS)
         ]
         total: Doubles = np.sum([own[: min(map(len, scores))] for own in scores], axis=0)

@@ -27,7 +27,8 @@ OwnRows = Mapping[str, tuple[Any, AnyArray]]  # by party: what it trains on, wit
 Models = Mapping[tuple[str, str | None], Model]  # by method, and party (None: all share the model)
 Losses = dict[str, Doubles]  # by metric: one number per held-out row
 SMALLEST = 1e-15  # the probability of a class that a model thinks impossible
-SHAP_ROWS = 2000
+SHAP_ROWS = (200, 2000)  # that columns are explained on: at least, and at most
+SHAP_WORK = 100_000  # rows times trees: a second of one core
 CURVE_POINTS = 30
 ROC_POINTS = 200
 CALIBRATION_BINS = 10
@@ -297,8 +298,13 @@ def importance(model: Model, X: Any) -> list[Importance]:
 
 def _shap(model: Model, X: Any) -> list[float]:
     matrix = model.matrix(X)
-    if matrix.num_row() > SHAP_ROWS:
-        matrix = matrix.slice(np.random.default_rng(0).permutation(matrix.num_row())[:SHAP_ROWS])
+    rows = np.random.default_rng(0).permutation(matrix.num_row())
+    n_trees = model.booster.predict(matrix.slice(rows[:1]), pred_leaf=True).size
+    least, most = SHAP_ROWS
+    wanted = min(max(SHAP_WORK // max(n_trees, 1), least), most)
+    if len(rows) > wanted:
+        matrix = matrix.slice(rows[:wanted])
+    model.booster.set_param({"nthread": cores()})
     parts = np.abs(model.booster.predict(matrix, pred_contribs=True))
     shap = parts.reshape(matrix.num_row(), -1, parts.shape[-1]).mean(axis=0).sum(axis=0)[:-1]  # the last is the start
     return [float(value) for value in shap]

@@ -52,7 +52,7 @@ def _gains(record: RunRecord) -> Figure | None:
         return None
     headings = ("on its own held-out rows, model adjusted", "on held-out rows of all parties")
     drawn = [(heading, charts.gains(g)) for heading, g in zip(headings, (on_own, on_all), strict=True) if g]
-    head = ["party", "measured on rows of", "metric", "alone", "together", "gain", "95 % interval", "rows"]
+    head = ["party", "measured on rows of", "metric", "alone", "together", "gain", "from (95 %)", "to (95 %)", "rows"]
     words = (
         f"A dot is what a party gains in {METRICS[(on_all or on_own)[0].metric]} over being alone: right of the dashed "
         f"line it is better off together. The line through the dot is its 95 % interval, {_interval(record.n_splits)}. "
@@ -74,7 +74,7 @@ def _interval(n_splits: int) -> str:
 def _gain_cells(gain: Gain) -> list[str]:
     use = ", model adjusted" if gain.adjusted else ", model continued" if gain.continued else ""
     rows = f"{gain.rows or EVERYBODY}{use}"
-    scores = f"{gain.alone:.4f}", f"{gain.together:.4f}", f"{gain.gain:+.4f}", f"{gain.low:+.4f} to {gain.high:+.4f}"
+    scores = f"{gain.alone:.4f}", f"{gain.together:.4f}", f"{gain.gain:+.4f}", f"{gain.low:+.4f}", f"{gain.high:+.4f}"
     return [gain.party, rows, METRICS[gain.metric], *scores, f"{gain.n_rows:,}"]
 
 
@@ -240,8 +240,8 @@ def _importance(record: RunRecord) -> Figure | None:
         drawn.append(("gain over all splits and parties", charts.importance(found, "gain", "loss removed")))
     words = (
         "Which columns the model uses: how far each moves the score of a held-out row (SHAP, from XGBoost's own "
-        "contributions; only where there are rows to look at), and how much loss its splits removed for all parties "
-        "together."
+        "contributions, on at most 2,000 rows drawn at random; only where there are rows to look at), and how much "
+        "loss its splits removed for all parties together."
     )
     if len(record.importance) > MOST_FEATURES:
         words += f" The {MOST_FEATURES} strongest are drawn."

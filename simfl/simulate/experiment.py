@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -13,8 +13,11 @@ from simfl.callbacks import Callback
 from simfl.data.files import Dataset
 from simfl.data.schema import Schema
 from simfl.simulate.comparison import Comparison, compare
+from simfl.simulate.processes import Spare
 from simfl.simulate.simulation import Measured, Simulation, set_up
 from simfl.training.losses import labels_of
+
+NO_SPARE: Final = Spare()
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,26 @@ class Experiment:
         self,
         tell: Callable[[str], None] = lambda doing: None,
         watch: Callable[[Simulation], Sequence[Callback]] = lambda played: [],
+        spare: Spare = NO_SPARE,
     ) -> Outcome:
-        """Train and measure. `tell` gets what comes next; `watch` gives the callbacks of the first split."""
+        """Train and measure. `tell` gets what comes next; `watch` gives the callbacks of the first split.
+
+        `spare` processes take their part of the splits. The results are the same.
+        """
+        elsewhere = spare.begin(self.measured, self.n_splits)
         played = self._set_up(0)
         compared = compare(played.parties, played.held_out, self._seeded(0), tell=tell, callbacks=watch(played))
-        measured = [played.measured(compared)]
-        for number in range(1, self.n_splits):
+        measured = {0: played.measured(compared, tell)}
+        for number in sorted(range(1, self.n_splits), key=elsewhere.__contains__):  # first those that are done here
             tell(f"split {number + 1} of {self.n_splits}")
-            again = self._set_up(number)
-            found = compare(again.parties, again.held_out, self._seeded(number), callbacks=[])
-            measured.append(again.measured(found))
-        return Outcome(played, compared, Measured.over(measured))
+            measured[number] = elsewhere[number].result() if number in elsewhere else self.measured(number)
+        return Outcome(played, compared, Measured.over([measured[number] for number in range(self.n_splits)]))
+
+    def measured(self, number: int) -> Measured:
+        """What is measured on one of the splits."""
+        played = self._set_up(number)
+        found = compare(played.parties, played.held_out, self._seeded(number), callbacks=[])
+        return played.measured(found)
 
     def _seeded(self, number: int) -> dict[str, Any]:
         return self.params | {"random_state": self.params["random_state"] + number}

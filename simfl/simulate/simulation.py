@@ -7,7 +7,7 @@ rows together are what the methods are compared on.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,36 +70,53 @@ class Simulation:
             for p in self.parties
         ]
 
-    def measured(self, found: Comparison) -> Measured:
-        """What every method is worth: to each party on its own held-out rows, and on everybody's."""
+    def measured(self, found: Comparison, tell: Callable[[str], None] = lambda doing: None) -> Measured:
+        """What every method is worth: to each party on its own held-out rows, and on everybody's.
+
+        `tell` gets what comes next.
+        """
         held_out, own = self._read_by(found.simfl)
         alone = {party: m for (method, party), m in found.models.items() if method == "SOLO" and party is not None}
         gains = evaluation.gains(alone, found.simfl, held_out, own)
-        at_home = {name: found.simfl.for_party(name).continued(X, y) for name, (X, y) in self.own_rows.items()}
+        at_home = {}
+        for name, rows in self.own_rows.items():
+            tell(f"SimFL, continued at {name}")
+            at_home[name] = found.simfl.for_party(name).continued(*rows)
         gains += evaluation.continued_gains(alone, at_home, self.held_out)
         return Measured(found.results, evaluation.own_scores(found.models, held_out, own), gains)
 
-    def record(self, found: Comparison, measured: Measured, *, title: str, began: float) -> RunRecord:
+    def record(
+        self,
+        found: Comparison,
+        measured: Measured,
+        *,
+        title: str,
+        began: float,
+        tell: Callable[[str], None] = lambda doing: None,
+    ) -> RunRecord:
         """Everything that is known after the methods were compared. `began` is a time of `time.time`.
 
-        What was measured can be over several splits, of which this is one.
+        What was measured can be over several splits, of which this is one. `tell` gets what comes next.
         """
         model, ready = found.simfl, found.ready
         known = FinishedTraining(title, ready.about, found.params, model, ready.transport.traffic).record()
         held_out, own = self._read_by(model)
+        tell("learning curves")
+        curves = _curves(found.models, held_out, own)
+        tell("important columns")
         return replace(
             known,
+            importance=evaluation.importance(model, held_out.X),
             started=time_of(began),
             seconds=time.time() - began,
             parties=self.party_facts(),
             n_splits=measured.n_splits,
             gains=measured.gains,
             scores=[*(score for result in measured.results for score in _scores(result)), *measured.own],
-            curves=_curves(found.models, held_out, own),
+            curves=curves,
             roc=evaluation.roc(found.models, held_out),
             calibration=evaluation.calibration(found.models, held_out),
             similarity=known.similarity and replace(known.similarity, uses=_uses(ready)),
-            importance=evaluation.importance(model, held_out.X),
         )
 
     def _read_by(self, model: Model) -> tuple[HeldOut, evaluation.OwnRows]:

@@ -28,7 +28,13 @@ def test_each_clients_trees_have_the_sums_of_its_own_rows(two_clients):
 
 
 def test_the_page_shows_guessing_beside_every_rate():
-    table = {"data": "diabetes", "model": "joint", "knows": "A party", "sees": "other party", "rows": 9}
+    table = {
+        "data": "diabetes",
+        "model": "joint",
+        "knows": "A party that has the model",
+        "sees": "other party",
+        "rows": 9,
+    }
     details = {"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "tpr": 0.02, "tpr_low": 0.01, "tpr_high": 0.04}
     details |= {"auc_offline": 0.58, "auc_rmia": 0.59, "auc_confidence": 0.51, "imputed": 0.5}
     finding = {"success": 0.57, "guess": 0.5, "excess": 0.07, "excess_interval": [0.01, 0.12], "details": details}
@@ -40,7 +46,16 @@ def test_the_page_shows_guessing_beside_every_rate():
         "epsilon": [bound | {"code": "simfl 1"}],
     }
     text = attacks.page(found, quick=False, picture="attacks.png").text
-    assert "| joint | A party | as other party | 9 | 70.0 | 65.0 | +5.0 |" in text
+    assert "| joint | rows of its own | the model | 9 | 70.0 | 65.0 | +5.0 |" in text
     assert "| diabetes | joint | XGBoost | 57.0 | 0.600 | 0.550 | 0.650 | 2.0 | 1.0 | 4.0 |" in text
     assert "| diabetes | joint | 57.0 | 50.0 | +7.0 | +1.0 | +12.0 | 50.0 |" in text
-    assert "| joint, epsilon 1 | 1.0 | 0 | 0.20 | 60 of 100 |" in text
+    assert "| joint, epsilon 1 | 1.0 | 0 | 0.20 | 60 | 100 |" in text
+    assert "| joint | +5.0 | 0.60 | - |" in text.split("![")[0]  # the verdict comes first
+    assert "| joint, epsilon 1 | - | - | 0.20 |" in text.split("![")[0]
+    assert "no bound is above its promise" in text
+
+
+def test_the_page_says_so_if_a_bound_is_above_its_promise():
+    bound = {"training": "joint, epsilon 1", "promise": 1.0, "seed": 0, "bound": 1.2, "right": 90, "guesses": 100}
+    text = attacks.page({"epsilon": [bound | {"code": "simfl 1"}]}, quick=False, picture="attacks.png").text
+    assert "A bound is above its promise" in text

@@ -156,7 +156,7 @@ def page(tmp_path_factory):
 
 def test_an_attack_that_the_page_does_not_know_is_on_it(page):
     text = text_of(page)
-    assert "Members, by asking the model outsider 61.0% 50.0% +11.0 (+8.0 to +14.0) 900 better than guessing" in text
+    assert "Members, by asking the model outsider 61.0% 50.0% +11.0 +8.0 +14.0 900 better than guessing" in text
     assert "Members, by asking the model (outsider): Whoever has the model is right in 61 %." in text
     assert text.index("Members, by") < text.index("Nothing outsider")  # the worst first
 

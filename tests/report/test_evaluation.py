@@ -146,6 +146,16 @@ def test_calibration_groups_hold_all_rows(skewed):
     assert np.average(line.y, weights=line.weights) == pytest.approx(held_out.y.mean(), abs=1e-5)
 
 
+def test_columns_of_a_large_model_are_explained_on_fewer_rows(skewed, monkeypatch):
+    model, _, held_out, _ = skewed
+    whole = [one.shap for one in evaluation.importance(model, held_out.X)]
+    monkeypatch.setattr(evaluation, "SHAP_WORK", 1)
+    monkeypatch.setattr(evaluation, "SHAP_ROWS", (50, 2000))
+    few = [one.shap for one in evaluation.importance(model, held_out.X)]
+    assert few != whole
+    assert few == pytest.approx(whole, rel=0.5, abs=0.1)
+
+
 def test_importance_finds_the_columns_that_matter(skewed):
     model, _, held_out, _ = skewed
     found = evaluation.importance(model, held_out.X)

@@ -9,6 +9,7 @@ from sklearn.metrics import log_loss
 
 from simfl.report.record import Gain, Score
 from simfl.simulate import experiment, splits, tables
+from simfl.simulate.processes import spare_processes
 from simfl.simulate.simulation import Measured
 
 FEW = {"n_trees": 6, "random_state": 3, "n_jobs": 1}
@@ -55,6 +56,21 @@ def test_the_first_split_is_the_one_of_a_single_run(once, twice):
     rows = once.played.held_out.X
     np.testing.assert_array_equal(twice.played.held_out.X, rows)
     np.testing.assert_array_equal(twice.compared.simfl.margins(rows), once.compared.simfl.margins(rows))
+
+
+def test_spare_processes_measure_the_same(twice):
+    with spare_processes(1) as spare:
+        spread = experiment.heart(FEW, 2).run(spare=spare)
+    assert spread.measured.gains == twice.measured.gains
+    assert spread.measured.own == twice.measured.own
+
+
+def test_spare_processes_leave_the_first_of_every_so_many_parts_to_this_one():
+    with spare_processes(2) as spare:
+        begun = spare.begin(abs, 7)
+        assert {part: done.result() for part, done in begun.items()} == {1: 1, 2: 2, 4: 4, 5: 5}
+    with spare_processes(0) as spare:
+        assert spare.begin(abs, 7) == {}
 
 
 def test_the_interval_is_nadeau_and_bengios():

@@ -1,0 +1,49 @@
+"""Spare processes for the splits of a small table: one core does the work of a split, and the others would wait.
+
+Processes, not threads: on a small table most of the time goes into Python itself. They import while this process does.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Spare:
+    """Processes beside this one; none of them is possible, too."""
+
+    n: int = 0
+    pool: ProcessPoolExecutor | None = None
+
+    def begin(self, work: Callable[[int], T], n_parts: int) -> dict[int, Future[T]]:
+        """Begin the parts 1, 2, ... that are not for this process: of every n + 1 it keeps one, the first."""
+        if self.pool is None:
+            return {}
+        return {part: self.pool.submit(work, part) for part in range(n_parts) if part % (self.n + 1)}
+
+
+@contextmanager
+def spare_processes(n: int) -> Iterator[Spare]:
+    """Start n processes, which end with the block. After an error nothing more is begun."""
+    if n < 1:
+        yield Spare()
+        return
+    pool = ProcessPoolExecutor(n, get_context("spawn"), initializer=_get_ready)
+    for _ in range(n):
+        pool.submit(int)  # a process starts when there is work for it
+    try:
+        yield Spare(n, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _get_ready() -> None:
+    """In a new process: end silently at Ctrl-C, and import what a split needs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    import simfl.simulate.experiment  # noqa: F401
