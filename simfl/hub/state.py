@@ -75,7 +75,7 @@ class State:
             return
         loss, best = loss_of(self.began.params), self.best_round
         value = loss.cost(record.validation)
-        # Without the rows of a party that is lost, a loss is over other rows: it is not compared, and counting starts again.
+        # Without a lost party a loss is over other rows: it is not compared, and counting starts again.
         before = None if best is None else self.history[best]
         alike = before is not None and before.absent == record.absent
         if before is None or not alike or value < loss.cost(before.validation):
