@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -61,18 +61,37 @@ def in_one_process(study_path: Path) -> bytes:
 
 
 def slow_down(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
-    """Suspend what a process started, again and again, in the background: a training that lasts but costs little."""
+    """Suspend what a process started, again and again, in the background: a training that lasts but costs little.
+
+    In between it gets its turn, however busy the machine is: else it would be taken for dead.
+    """
 
     def work() -> None:
         while not until():
             jobs = psutil.Process(process.pid).children(recursive=True)
-            for pause, act in ((2.0, psutil.Process.suspend), (0.1, psutil.Process.resume)):
-                for job in jobs:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        act(job)
-                time.sleep(pause)
+            for_each(jobs, psutil.Process.suspend)
+            time.sleep(2.0)
+            for_each(jobs, psutil.Process.resume)
+            before, give_up = processor_time(jobs), time.monotonic() + 5.0
+            time.sleep(0.1)
+            while processor_time(jobs) - before < 0.03 and time.monotonic() < give_up:
+                time.sleep(0.02)
 
     threading.Thread(target=work, daemon=True).start()
+
+
+def for_each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], object]) -> None:
+    """Do this to all that still live."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            act(process)
+
+
+def processor_time(processes: Iterable[psutil.Process]) -> float:
+    """Seconds that these processes have computed, as far as they still live."""
+    spent: list[float] = []
+    for_each(processes, lambda process: spent.append(sum(process.cpu_times()[:2])))
+    return sum(spent)
 
 
 class Training:

@@ -124,7 +124,6 @@ class HubEndpoint(HubEnd, Callback):
                 fact = f"The hub failed ({type(error).__name__}: {error})."
                 self._end("failed", fact, fact)
                 raise
-            self._note(trees=max((record.round + 1 for record in self.status.records), default=0), now=True)
             self.collected.wait(STOP_LINGER if self.status.stage == "stopped" else LINGER)
 
     def _begin(self, folder: Path) -> Course:
@@ -138,6 +137,7 @@ class HubEndpoint(HubEnd, Callback):
             self.course.enter(stage)
 
     def _end(self, stage: str, text: str, error: str = "") -> None:
+        self._note(trees=max((record.round + 1 for record in self.status.records), default=0), now=True)
         self.status.error, self.status.stage = error or self.status.error, stage
         if self.course is not None:
             self.course.end(DONE if stage == "done" else stage, text, error)

@@ -7,6 +7,7 @@ import ctypes
 import json
 import math
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -36,6 +37,7 @@ Commands = Mapping[str, Sequence[str]]
 DAY = 86400.0
 MOST_PARTIES = 10_000  # that may connect
 WARN_DAYS = 30  # before a certificate expires
+FREE_PORTS = random.SystemRandom().sample(range(20_000, 32_000), 1000)  # below what systems use by themselves
 
 
 def run_hub(kit: Path, log_format: Format = "text") -> int:
@@ -273,7 +275,7 @@ class LocalProcesses:
     def __exit__(self, *_: object) -> None:
         stop(self.processes.values())
 
-    def await_hub(self, seconds: float = 60.0) -> None:
+    def await_hub(self, seconds: float = 180.0) -> None:
         """Wait until the hub listens."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.processes["hub"].poll() is None:
@@ -298,8 +300,12 @@ class LocalProcesses:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody uses now, and that will be free a while later.
+
+    One that the system chooses would be of the range from which it serves every connection that somebody opens.
+    """
+    while True:
+        port = FREE_PORTS.pop() if FREE_PORTS else 0
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return int(probe.getsockname()[1])

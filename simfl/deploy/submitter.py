@@ -67,7 +67,7 @@ class Submitter:
         require_private(kit / "startup", kit)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                self.session = new_secure_session(SUBMITTER, str(kit), timeout=30.0)
+                self.session = new_secure_session(SUBMITTER, str(kit), timeout=60.0)
         except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
             raise EngineError(f"The hub cannot be reached with the kit {kit}: {_obstacle(kit) or error}.") from None
 

@@ -11,6 +11,7 @@ from simfl.callbacks import logger
 from simfl.deploy.course import Course, Stage, read_stage, read_stages
 from simfl.deploy.logs import LONGEST, Event, Listening, Log, Reader, tell
 from simfl.storage import InUseError, is_used, owned
+from tests.deploy.waiting import LONG
 
 PROGRAM = """
 import logging, sys
@@ -30,7 +31,7 @@ tell("ended", "x" * 10_000)
 def test_events_and_the_other_lines_of_a_process_are_kept_apart(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = []
-    Reader(process.stdout, tmp_path, found.append).join(60)
+    Reader(process.stdout, tmp_path, found.append).join(LONG)
     assert [event.event for event in found] == ["connected", "error", "ended"]
     assert [event.text for event in found[:2]] == ["connected to the hub", "could not be done"]
     assert len(found[2].text) == LONGEST
@@ -89,7 +90,7 @@ def test_a_folder_is_owned_by_one_process_which_is_named(tmp_path):
     holding = (
         f"import time; from pathlib import Path; from simfl.storage import owned\nwith owned(Path({str(tmp_path)!r})):"
     )
-    program = f"{holding}\n    print('now', flush=True)\n    time.sleep(60)"
+    program = f"{holding}\n    print('now', flush=True)\n    time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     other.stdout.readline()
     with pytest.raises(InUseError, match=f"by the process {other.pid}. Stop that one first: kill {other.pid}"):

@@ -5,7 +5,6 @@ import json
 import shutil
 import socket
 import ssl
-import time
 
 import msgspec
 import numpy as np
@@ -27,6 +26,7 @@ from simfl.errors import EngineError, ProtocolError, StudyError
 from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport import flare
+from tests.deploy.waiting import LONG, within
 
 TREES = "n_trees = 12"
 
@@ -164,7 +164,7 @@ def test_a_study_that_nobody_has_approved_is_not_trained(federation, tmp_path):
 
 
 def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
-    text = federation.shared.read_text().replace(TREES, "n_trees = 90").replace("patience = 20", "patience = 5")
+    text = federation.shared.read_text().replace(TREES, "n_trees = 120").replace("patience = 20", "patience = 10")
     text = text.replace('"stop"', '"continue"').replace("rematch = 10", "rematch = 64")
     said, killed = [], []
 
@@ -182,7 +182,7 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
     missed = history["missed"]["south"]
     assert list(history["missed"]) == ["south"]
     assert missed == list(range(missed[0], missed[-1] + 1))
-    assert len(history["trees"]) == 90
+    assert len(history["trees"]) == 120
     assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
     assert next(federation.kits["south"].glob("runs/*/model.ubj"))
 
@@ -190,18 +190,18 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
 # --- strangers -------------------------------------------------------------------------------------------------------
 
 
-def knocks(federation, certificate=None):
-    """Open a TLS connection to the hub with this kit's certificate, or with none. What the hub says to it."""
+def knocks(federation, certificate=None, patience=LONG):
+    """Open a TLS connection to the hub with this kit's certificate, or with none. What the hub says to it in time."""
     context = ssl.create_default_context(cafile=str(federation.kits["hub"] / "startup" / "rootCA.pem"))
     context.check_hostname = False
     if certificate:
         startup = certificate / "startup"
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
     with (
-        socket.create_connection(("localhost", federation.engine.port), timeout=10) as raw,
+        socket.create_connection(("localhost", federation.engine.port), timeout=LONG) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as connection,
     ):
-        connection.settimeout(3)
+        connection.settimeout(patience)
         return connection.recv(1)
 
 
@@ -218,7 +218,7 @@ def test_a_certificate_of_another_project_is_refused(federation, tmp_path):
 
 def test_a_certificate_of_this_project_is_let_in(federation):
     with contextlib.suppress(TimeoutError):  # the hub waits for the first word
-        assert knocks(federation, federation.kits["north"])  # or has spoken: the end would be b""
+        assert knocks(federation, federation.kits["north"], 3.0)  # or has spoken: the end would be b""
 
 
 def test_a_party_cannot_use_another_partys_name(federation, tmp_path):
@@ -230,16 +230,9 @@ def test_a_party_cannot_use_another_partys_name(federation, tmp_path):
     process = start(kit, {})
     refused = "authenticated as 'north' but claimed endpoint 'south' requires identity 'south'"
     try:
-        assert within(60, lambda: refused in log.read_text())
+        assert within(LONG, lambda: refused in log.read_text())
     finally:
         stop([process])
-
-
-def within(seconds, happened):
-    until = time.monotonic() + seconds
-    while not happened() and time.monotonic() < until:
-        time.sleep(0.2)
-    return happened()
 
 
 def forged_job(federation, folder, component):
@@ -275,10 +268,8 @@ def _ends(federation, job):
     except EngineError as error:
         return str(error)
     else:
-        until = time.monotonic() + 60
-        while not (status := submitter.status(number)).startswith("FINISHED") and time.monotonic() < until:
-            time.sleep(0.5)
-        return status
+        assert within(LONG, lambda: submitter.status(number).startswith("FINISHED"))
+        return submitter.status(number)
     finally:
         submitter.close()
 
