@@ -62,8 +62,8 @@ def stop(
     kit: Kit = None,
 ) -> None:
     """Stop a training. All finished trees are kept: `simfl train --resume` continues it."""
-    from simfl.deploy.run import submitter_kit
     from simfl.deploy.status import stop_training
+    from simfl.deploy.submitter import submitter_kit
 
     stage = stop_training(submitter_kit(study, kit), run)
     _plain(f"{stage.run}: {_course(stage)}. To continue: simfl train {study} --resume")

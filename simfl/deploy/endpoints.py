@@ -23,22 +23,13 @@ from simfl import hub
 from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord, logger
-from simfl.deploy.answers import PARTY_FILE, versions
+from simfl.deploy.answers import MOST_RECORDS, PARTY_FILE, PIECE, Piece, Question, Status, versions
 from simfl.deploy.course import DONE, Course, Stage, facts_of
 from simfl.deploy.folders import open_run_folder
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
 from simfl.deploy.opening import check_unchanged, handshake, read_json
-from simfl.deploy.orders import (
-    MOST_RECORDS,
-    PIECE,
-    SEALED,
-    Order,
-    Piece,
-    Question,
-    Status,
-    results_of,
-)
+from simfl.deploy.orders import SEALED, Order, results_of
 from simfl.deploy.study import (
     PartyFile,
     Study,

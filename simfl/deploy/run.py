@@ -22,14 +22,15 @@ import msgspec
 
 from simfl import model as models
 from simfl.callbacks import TreeRecord, logger
-from simfl.deploy.answers import STALE
+from simfl.deploy.answers import MOST_RECORDS, STALE, Piece, Question, Status
 from simfl.deploy.course import DONE, Course, Stage, facts_of
 from simfl.deploy.folders import remove_partial_files
+from simfl.deploy.job import write_job
 from simfl.deploy.logs import FLARE_LOG, LOG, Format, Listening, Log, keep_flare_apart, tell
-from simfl.deploy.orders import MOST_RECORDS, ORDER_FILE, SEALED, Order, Piece, Question, Status, results_of
+from simfl.deploy.orders import ORDER_FILE, SEALED, Order, results_of
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import Study, read_study
-from simfl.deploy.submitter import Submitter, write_job
+from simfl.deploy.submitter import Submitter, submitter_kit
 from simfl.errors import EngineError, FileError, SimFLError, StudyError, TrainingStopped
 from simfl.messages import SignedKey
 from simfl.privacy import boxes
@@ -193,17 +194,6 @@ def _latest(study_path: Path, study: Study, out: Path | None) -> tuple[Path, Run
 
 def _runs(study_path: Path) -> Path:
     return study_path.resolve().parent / "runs"
-
-
-def submitter_kit(study_path: Path, given: Path | None) -> Path:
-    """The submitter's kit: the one given, or the one beside the study."""
-    kit = (given or study_path.parent / "kits" / "submitter").resolve()
-    if not (kit / "startup" / "fed_admin.json").exists():
-        raise FileError(
-            f"There is no submitter's kit at {kit}. Give --kit; `simfl join {study_path} --name submitter` makes one. "
-            f"To try things out, `simfl provision {study_path}` makes all kits, and --local-processes needs none."
-        )
-    return kit
 
 
 def _receiver(folder: Path, kit: Path, run: str) -> SignedKey:

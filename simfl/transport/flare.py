@@ -25,7 +25,7 @@ from typing import Any
 from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError, TrainingStopped
 from simfl.messages import Reply, Request
 from simfl.transport.base import Traffic, encode_common
-from simfl.transport.lifetime import READY_FILE, exit_with_parent
+from simfl.transport.lifetime import PROGRESS, READY_FILE, exit_with_parent
 from simfl.wire import decode, encode
 
 try:
@@ -39,7 +39,6 @@ PIECE = 8 * 2**20  # the largest single message of anything larger
 LARGEST = 4 * 2**30  # no question and no answer may be larger: this bounds what a message can make anybody allocate
 BEAT = 2.0  # a site that is still working says so after this many seconds
 CALL_TIMEOUT = 8.0  # seconds after which a call without any reply has failed and is repeated
-PROGRESS = "simfl.progress"  # FLARE's application command with which the submitter asks for progress
 SLOW = 10.0  # seconds after which a party that has not answered is named to whoever waits
 
 _BUSY, _DONE, _FAILED, _LARGE = range(4)

@@ -5,6 +5,7 @@ import threading
 import time
 
 PARENT = "SIMFL_PARENT"  # the environment variable with the number of the process that started this one
+PROGRESS = "simfl.progress"  # FLARE's application command with which the submitter asks for progress
 READY_FILE = "simfl.ready"  # in FLARE's folder of a job: the hub's end answers that command
 
 

@@ -10,6 +10,8 @@ import pytest
 from simfl.callbacks import logger
 from simfl.deploy.course import Course, Stage, read_stage, read_stages
 from simfl.deploy.logs import LONGEST, Event, Listening, Log, Reader, tell
+from simfl.deploy.status import Place
+from simfl.errors import StudyError
 from simfl.storage import InUseError, is_used, owned
 from tests.deploy.waiting import LONG
 
@@ -108,9 +110,24 @@ def test_what_is_told_on_several_lines_is_one_line(told):
     assert told[0].text == "the parties do not fit. - north: a - south: b"
 
 
-def test_a_process_that_lasts_loads_no_tables_and_no_trees():
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import simfl.deploy.connections",  # a process that lasts
+        "from simfl.cli import app; import simfl.deploy.status, nvflare.fuel.flare_api.flare_api",  # asked often
+        "from pathlib import Path; from simfl.deploy.status import Place; assert Place.at(Path()).name == 'north'",
+    ],
+)
+def test_what_lasts_or_is_asked_often_loads_no_tables_and_no_trees(program, tmp_path):
     pytest.importorskip("nvflare")
+    (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\nkit = "kit"\n')
     heavy = ("numpy", "pandas", "pyarrow", "xgboost", "numba", "sklearn")
-    program = f"import sys, simfl.deploy.connections\nprint([name for name in {heavy} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = f"{program}\nimport sys; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert found.stdout == "[]\n"
+
+
+def test_a_party_file_with_a_key_that_does_not_exist_is_named_by_status(tmp_path):
+    (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\nkti = "kit"\n')
+    with pytest.raises(StudyError, match=r"there is no key 'kti'\. Did you mean 'kit'"):
+        Place.at(tmp_path)

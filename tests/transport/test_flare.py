@@ -17,11 +17,12 @@ from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy import run as runs
+from simfl.deploy.job import write_job
 from simfl.deploy.kits import provision
 from simfl.deploy.orders import Order
 from simfl.deploy.processes import LocalProcesses, start, stop
 from simfl.deploy.study import read_study
-from simfl.deploy.submitter import Submitter, write_job
+from simfl.deploy.submitter import Submitter
 from simfl.errors import EngineError, ProtocolError, StudyError
 from simfl.report import page as report
 from simfl.report.record import RunRecord
