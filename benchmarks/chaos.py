@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 
 import simfl
+from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
 from simfl.deploy.tables import open_table
 
@@ -60,22 +61,24 @@ def in_one_process(study_path: Path) -> bytes:
     return target.read_bytes()
 
 
-def slow_down(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
-    """Suspend what a process started, again and again, in the background: a training that lasts but costs little.
+def slow_down(local: LocalProcesses, party: str, until: Callable[[], bool]) -> None:
+    """Suspend a party's job again and again, in the background, after every answer: a training that lasts.
 
     In between it gets its turn, however busy the machine is: else it would be taken for dead.
     """
 
+    def answered() -> int:
+        return sum(journal.stat().st_size for journal in local.kits[party].glob("runs/*/journal"))
+
     def work() -> None:
         while not until():
-            jobs = psutil.Process(process.pid).children(recursive=True)
+            jobs = psutil.Process(local.processes[party].pid).children(recursive=True)
             for_each(jobs, psutil.Process.suspend)
-            time.sleep(2.0)
+            time.sleep(1.0)
+            before, give_up = answered(), time.monotonic() + 5.0
             for_each(jobs, psutil.Process.resume)
-            before, give_up = processor_time(jobs), time.monotonic() + 5.0
-            time.sleep(0.1)
-            while processor_time(jobs) - before < 0.03 and time.monotonic() < give_up:
-                time.sleep(0.02)
+            while answered() == before and time.monotonic() < give_up:
+                time.sleep(0.01)
 
     threading.Thread(target=work, daemon=True).start()
 
@@ -85,13 +88,6 @@ def for_each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process]
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             act(process)
-
-
-def processor_time(processes: Iterable[psutil.Process]) -> float:
-    """Seconds that these processes have computed, as far as they still live."""
-    spent: list[float] = []
-    for_each(processes, lambda process: spent.append(sum(process.cpu_times()[:2])))
-    return sum(spent)
 
 
 class Training:

@@ -90,7 +90,7 @@ def _show_site(found: SiteReport) -> None:
 def _parties(found: SiteReport) -> Table:
     shown = Table("party", "", "since", "SimFL", "certificate until", box=None)
     for party in found.parties:
-        state = "[green]connected[/]" if party.connected else "[red]lost[/]"
+        state = "[green]connected[/]" if party.connected else "left" if party.left else "[red]lost[/]"
         software = party.versions.get("simfl", "?")
         shown.add_row(party.name, state, _when(party.since), software, _day(party.expires))
     return shown

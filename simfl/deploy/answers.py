@@ -27,6 +27,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     connected: bool = False
+    left: bool = False  # it said goodbye
     since: float = 0.0  # it is connected, or not any more
     heard: float = 0.0
     versions: dict[str, str] = {}
@@ -66,6 +67,7 @@ class Status(msgspec.Struct, kw_only=True, tag=True):
     connected: list[str] = []
     without_model: list[str] = []  # parties that have not received the model
     waiting: list[str] = []  # parties that have been asked some time ago and have not answered yet
+    left: list[str] = []  # parties whose operators have stopped them
     time: float = 0.0  # by the hub's clock
 
 

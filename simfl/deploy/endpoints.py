@@ -170,10 +170,9 @@ class HubEndpoint(HubEnd, Callback):
     def _status(self, since: int) -> Status:
         records = [record for record in self.status.records if record.round >= since][:MOST_RECORDS]
         connected = list(self.transport.parties) if self.transport else []
-        waiting = self.transport.waiting() if self.transport else []
-        return msgspec.structs.replace(
-            self.status, records=records, connected=connected, waiting=waiting, time=time.time()
-        )
+        waiting, left = (self.transport.waiting(), sorted(self.transport.left())) if self.transport else ([], [])
+        now = {"connected": connected, "waiting": waiting, "left": left, "time": time.time()}
+        return msgspec.structs.replace(self.status, records=records, **now)
 
     def _run(self, transport: Transport, folder: Path) -> dict[str, bytes]:
         """The results, from this training or as an earlier job left them; every party gets them too.

@@ -326,6 +326,7 @@ class _RunningJob:
         self.without_model: list[str] = []
         self._lost_at: dict[str, float] = {}
         self._waiting: list[str] = []  # for whom
+        self._left: list[str] = []  # who has said goodbye
         self._ready = False  # the hub's end of the job answers
         try:
             self.id = submitter.submit(write_job(run.folder / ".job", run.order, run.study))
@@ -349,6 +350,7 @@ class _RunningJob:
         if not isinstance(status, Status):
             self.state = self.submitter.status(self.id)
             return False
+        self._tell_left(status.left)
         done = self._take(status)
         self.back = [] if done else self._returned(status)
         return done
@@ -381,6 +383,13 @@ class _RunningJob:
             open_sealed(self.run.folder)
         self.submitter.ask(self.id, Question(collected=True))
         return True
+
+    def _tell_left(self, left: list[str]) -> None:
+        """Say who has left, once."""
+        for party in left:
+            if party not in self._left:
+                self.run.listener.say("left", f"{party} has left (stopped by its operator)", level=logging.WARNING)
+        self._left = left
 
     def _tell_waiting(self, waiting: list[str]) -> None:
         """Say for whom the training waits, once."""

@@ -76,7 +76,7 @@ def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path, 
             state["cut"] = record.round
         if record.absent and "back" not in state:
             state["back"] = True
-            slow_down(local.processes["north"], until=lambda: "joined" in state)
+            slow_down(local, "north", until=lambda: "joined" in state)
             threading.Thread(target=mend, daemon=True).start()
         if "back" in state and not record.absent:
             state["joined"] = True

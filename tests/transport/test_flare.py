@@ -5,6 +5,8 @@ import json
 import shutil
 import socket
 import ssl
+import threading
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -12,6 +14,8 @@ import psutil
 import pytest
 
 pytest.importorskip("nvflare")
+
+from nvflare.collab import CollabCallError
 
 from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
@@ -23,10 +27,11 @@ from simfl.deploy.orders import Order
 from simfl.deploy.processes import LocalProcesses, start, stop
 from simfl.deploy.study import read_study
 from simfl.deploy.submitter import Submitter
-from simfl.errors import EngineError, ProtocolError, StudyError
+from simfl.errors import EngineError, PartyLeft, ProtocolError, StudyError
 from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport import flare
+from simfl.transport.lifetime import note_left, who_left
 from tests.deploy.waiting import LONG, within
 
 TREES = "n_trees = 12"
@@ -165,7 +170,7 @@ def test_a_study_that_nobody_has_approved_is_not_trained(federation, tmp_path):
 
 
 def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
-    text = federation.shared.read_text().replace(TREES, "n_trees = 120").replace("patience = 20", "patience = 10")
+    text = federation.shared.read_text().replace(TREES, "n_trees = 90").replace("patience = 20", "patience = 10")
     text = text.replace('"stop"', '"continue"').replace("rematch = 10", "rematch = 64")
     said, killed = [], []
 
@@ -176,14 +181,14 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
             federation.start("south")
         if record.absent and len(killed) == 1:
             killed.append(None)
-            slow_down(federation.processes["north"], until=lambda: "south is back: continuing together" in said)
+            slow_down(federation, "north", until=lambda: "south is back: continuing together" in said)
 
     folder = train_another(federation, text, tmp_path / "run", runs.Listener(said.append, kill_once))
     history = json.loads((folder / "history.json").read_bytes())
     missed = history["missed"]["south"]
     assert list(history["missed"]) == ["south"]
     assert missed == list(range(missed[0], missed[-1] + 1))
-    assert len(history["trees"]) == 120
+    assert len(history["trees"]) == 90
     assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
     assert next(federation.kits["south"].glob("runs/*/model.ubj"))
 
@@ -327,6 +332,36 @@ def test_a_job_serves_one_run():
     other = site.ask(flare.run_tag("another"), 2, len(data), data, FromHub)
     with pytest.raises(ProtocolError, match="another run"):
         flare.unpack_frame(other, "a", flare.run_tag("another"), 2)
+
+
+class Silent:
+    """A site that takes a question and does not answer."""
+
+    def __init__(self):
+        self.asked, self.over = 0, threading.Event()
+
+    def __call__(self, timeout):
+        return self
+
+    def ask(self, *question):
+        self.asked += 1
+        self.over.wait(LONG)
+        raise CollabCallError("north", "ask", RuntimeError("timeout"))
+
+    alive = ask
+
+
+def test_a_party_that_said_goodbye_is_not_waited_for(tmp_path):
+    north = Silent()
+    transport = flare.FlareTransport({"north": north}, {}, 3600.0, "run", partial(who_left, tmp_path))
+    threading.Timer(0.5, note_left, (tmp_path, "north")).start()
+    with pytest.raises(PartyLeft, match=r"No answer from 'north': stopped by its operator\."):
+        transport.ask_all({"north": msg.SumFeatures()})
+    transport.parties = []
+    assert transport.returned() == []
+    assert north.asked == 1  # and nobody knocks at its door any more
+    north.over.set()
+    transport.close()
 
 
 def test_a_large_message_comes_in_pieces(monkeypatch):
