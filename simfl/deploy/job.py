@@ -12,8 +12,8 @@ from simfl.deploy.study import Study
 def write_job(folder: Path, order: Order, study: Study) -> Path:
     """Write a FLARE job: the two endpoint classes by name, the order for the hub's, and no code. Returns its folder."""
     job, (hub, party) = folder / order.run, CLASSES
-    threads = 2 * len(study.parties) + 8
-    calls = {"collab_obj_ids": [], "max_inbound_call_threads": threads, "sync_task_timeout": 120}
+    threads, seconds = 2 * len(study.parties) + 8, 120 + 4 * len(study.parties)  # the hub starts one after the other
+    calls = {"collab_obj_ids": [], "max_inbound_call_threads": threads, "sync_task_timeout": seconds}
     controller = {"path": CONTROLLER, "args": {"server_obj_id": "hub", **calls}}
     executor = {"client_obj_id": "party", "collab_obj_ids": [], "max_inbound_call_threads": 8}
     deploy_map = {"app_server": ["server"], "app_party": study.parties}

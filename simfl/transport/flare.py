@@ -28,10 +28,12 @@ from simfl.errors import EngineError, PartyLeft, PartyLost, ProtocolError, SimFL
 from simfl.messages import Reply, Request
 from simfl.transport.base import Traffic, encode_common
 from simfl.transport.lifetime import PROGRESS, READY_FILE, exit_with_parent, who_left
+from simfl.transport.sweeping import sweep_with_one_thread
 from simfl.wire import decode, encode
 
 try:
     from nvflare.collab import CollabCallError, collab
+    from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 except ModuleNotFoundError as error:  # pragma: no cover - the tests have it
     raise EngineError(f'NVIDIA FLARE is not installed ({error.name}). Run: pip install "simfl[flare]"') from None
 
@@ -259,6 +261,7 @@ class HubEnd(ABC):
     def enter_process(self) -> None:
         """The process is FLARE's, and for this job alone."""
         exit_with_parent()
+        sweep_with_one_thread(RxTask)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def piece(self, number: int, start: int, context: Any) -> bytes:
