@@ -15,13 +15,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import psutil
 
 import simfl
+from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
 from simfl.deploy.tables import open_table
 
@@ -60,19 +61,33 @@ def in_one_process(study_path: Path) -> bytes:
     return target.read_bytes()
 
 
-def slow_down(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
-    """Suspend what a process started, again and again, in the background: a training that lasts but costs little."""
+def slow_down(local: LocalProcesses, party: str, until: Callable[[], bool]) -> None:
+    """Suspend a party's job again and again, in the background, after every answer: a training that lasts.
+
+    In between it gets its turn, however busy the machine is: else it would be taken for dead.
+    """
+
+    def answered() -> int:
+        return sum(journal.stat().st_size for journal in local.kits[party].glob("runs/*/journal"))
 
     def work() -> None:
         while not until():
-            jobs = psutil.Process(process.pid).children(recursive=True)
-            for pause, act in ((2.0, psutil.Process.suspend), (0.1, psutil.Process.resume)):
-                for job in jobs:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        act(job)
-                time.sleep(pause)
+            jobs = psutil.Process(local.processes[party].pid).children(recursive=True)
+            for_each(jobs, psutil.Process.suspend)
+            time.sleep(1.0)
+            before, give_up = answered(), time.monotonic() + 5.0
+            for_each(jobs, psutil.Process.resume)
+            while answered() == before and time.monotonic() < give_up:
+                time.sleep(0.01)
 
     threading.Thread(target=work, daemon=True).start()
+
+
+def for_each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], object]) -> None:
+    """Do this to all that still live."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            act(process)
 
 
 class Training:

@@ -86,6 +86,23 @@ class PartyLost(SimFLError):  # noqa: N818 - it is what happened, not a fault of
         self.parties = parties
         super().__init__(f"No answer from {', '.join(repr(p) for p in parties)}: {why}")
 
+    @property
+    def word(self) -> str:
+        """What happened to them, for a log."""
+        return "is lost"
+
+
+class PartyLeft(PartyLost):
+    """Parties have said goodbye."""
+
+    def __init__(self, parties: list[str]) -> None:
+        super().__init__(parties, "stopped by its operator.")
+
+    @property
+    def word(self) -> str:
+        """What happened to them, for a log."""
+        return "has left"
+
 
 class EngineError(SimFLError):
     """NVIDIA FLARE is missing, cannot be reached or refuses what it was asked."""

@@ -62,8 +62,8 @@ def stop(
     kit: Kit = None,
 ) -> None:
     """Stop a training. All finished trees are kept: `simfl train --resume` continues it."""
-    from simfl.deploy.run import submitter_kit
     from simfl.deploy.status import stop_training
+    from simfl.deploy.submitter import submitter_kit
 
     stage = stop_training(submitter_kit(study, kit), run)
     _plain(f"{stage.run}: {_course(stage)}. To continue: simfl train {study} --resume")
@@ -90,7 +90,7 @@ def _show_site(found: SiteReport) -> None:
 def _parties(found: SiteReport) -> Table:
     shown = Table("party", "", "since", "SimFL", "certificate until", box=None)
     for party in found.parties:
-        state = "[green]connected[/]" if party.connected else "[red]lost[/]"
+        state = "[green]connected[/]" if party.connected else "left" if party.left else "[red]lost[/]"
         software = party.versions.get("simfl", "?")
         shown.add_row(party.name, state, _when(party.since), software, _day(party.expires))
     return shown

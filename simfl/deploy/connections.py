@@ -1,14 +1,16 @@
 """Who is connected: what the lasting process of a hub or of a party knows, beside the jobs that FLARE starts from it.
 
 FLARE builds one of the two components here into its own process (`processes.start` names them in the kit's settings).
-At the hub it tells who connects and who is lost, and answers `simfl status`. At a party it tells how the connection to
-the hub is. Both tell when a training's own process has ended before the training did.
+At the hub it tells who connects, who leaves and who is lost, and answers `simfl status`. At a party it tells how the
+connection to the hub is, and says goodbye when the party is stopped. Both tell when a training's own process has ended
+before the training did.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -41,7 +43,7 @@ from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.way import hub_of
 from simfl.privacy.certificates import expiry_of
 from simfl.storage import write_atomically
-from simfl.transport.lifetime import READY_FILE
+from simfl.transport.lifetime import READY_FILE, note_left
 
 LOOK = 1.0  # seconds between two looks
 _FACTS: Final = "simfl"  # under which a party's facts travel when it registers
@@ -89,6 +91,7 @@ class HubConnections(_Lasting):
         self.since = time.time()
         self.parties: dict[str, Connection] = {}
         self._tokens: dict[str, str] = {}
+        self._lock = threading.Lock()
         ServerCommandModules.register_cmd_module(_Commands(self))
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
@@ -97,9 +100,16 @@ class HubConnections(_Lasting):
             self.parties = {party.name: party for party in read_connections(self.kit, alive=False)}
             self.begin(fl_ctx, self.look)
             tell("listening", f"listening on port {hub_of(self.kit)[1]}")
+        elif event_type == EventType.CLIENT_QUIT:
+            with self._lock:
+                self._see_off()
 
     def look(self) -> None:
         """Tell who has come, gone, or come back."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
         now, before = time.time(), dict(self.parties)
         for client in self.engine.get_clients():
             self._see(client, now)
@@ -110,7 +120,7 @@ class HubConnections(_Lasting):
         if {n: (p.connected, p.since) for n, p in before.items()} != {
             n: (p.connected, p.since) for n, p in self.parties.items()
         }:
-            write_atomically(self.kit / CONNECTIONS, msgspec.json.encode(list(self.parties.values())))
+            self._keep()
         self.tell_ended(set(self.engine.run_processes), self.kit / "runs")
 
     def _see(self, client: Any, now: float) -> None:
@@ -125,10 +135,25 @@ class HubConnections(_Lasting):
         if now - heard <= STALE and (not known.connected or self._tokens.get(name) != client.token):
             word = "is back" if known.since else "is connected"
             self._tokens[name] = client.token
-            known = msgspec.structs.replace(known, connected=True, since=now)
+            known = msgspec.structs.replace(known, connected=True, left=False, since=now)
             present = [p for p in self.parties.values() if p.connected and p.name != name]
             tell("connected", f"{name} {word} ({_software(known)}); connected now: {len(present) + 1}")
         self.parties[name] = msgspec.structs.replace(known, heard=heard)
+
+    def _see_off(self) -> None:
+        """Somebody has said goodbye: FLARE, which has checked who, lists it no longer. No training waits for it."""
+        present = {str(client.name) for client in self.engine.get_clients()}
+        for name, party in self.parties.items():
+            if party.connected and name not in present:
+                self.parties[name] = msgspec.structs.replace(party, connected=False, left=True, since=time.time())
+                tell("left", f"{name} has left (stopped by its operator)")
+                for job in list(self.engine.run_processes):
+                    with contextlib.suppress(OSError):  # FLARE has just removed its folder
+                        note_left(self.kit / job, name)
+        self._keep()
+
+    def _keep(self) -> None:
+        write_atomically(self.kit / CONNECTIONS, msgspec.json.encode(list(self.parties.values())))
 
     def status(self) -> HubStatus:
         """All that `simfl status` shows."""
@@ -180,6 +205,7 @@ class PartyConnections(_Lasting):
     def __init__(self) -> None:
         super().__init__()
         self.hub = "the hub"
+        self._site: Any = None
         self._heard = 0.0
         self._lost = False
 
@@ -192,12 +218,21 @@ class PartyConnections(_Lasting):
             config["site_config"] = {_FACTS: facts}  # FLARE sends it along
         elif event_type == EventType.AFTER_CLIENT_REGISTER:
             self.hub = f"the hub at {fl_ctx.get_prop(FLContextKey.SERVER_CONFIG)[0]['service']['target']}"
-            self._heard = time.time()
+            self._heard, self._site = time.time(), fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            signal.signal(signal.SIGTERM, self._leave)
             tell("connected", f"connected to {self.hub}")
         elif event_type == EventType.SYSTEM_START:
             self.begin(fl_ctx, self.look)
         elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             self._heard = time.time()
+
+    def _leave(self, number: int, frame: object) -> None:
+        """Say goodbye to the hub, and end. Whoever asks for it kills this process if that takes too long."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # asked twice: once is enough
+        if not self._lost:
+            with contextlib.suppress(Exception):  # the hub may be gone all the same
+                self._site.logout_client(self._site.engine.new_context())
+        os._exit(0)
 
     def look(self) -> None:
         """Tell when the hub is silent, and when it answers again."""

@@ -23,22 +23,13 @@ from simfl import hub
 from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord, logger
-from simfl.deploy.answers import PARTY_FILE, versions
+from simfl.deploy.answers import MOST_RECORDS, PARTY_FILE, PIECE, Piece, Question, Status, versions
 from simfl.deploy.course import DONE, Course, Stage, facts_of
 from simfl.deploy.folders import open_run_folder
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
 from simfl.deploy.opening import check_unchanged, handshake, read_json
-from simfl.deploy.orders import (
-    MOST_RECORDS,
-    PIECE,
-    SEALED,
-    Order,
-    Piece,
-    Question,
-    Status,
-    results_of,
-)
+from simfl.deploy.orders import SEALED, Order, results_of
 from simfl.deploy.study import (
     PartyFile,
     Study,
@@ -124,7 +115,6 @@ class HubEndpoint(HubEnd, Callback):
                 fact = f"The hub failed ({type(error).__name__}: {error})."
                 self._end("failed", fact, fact)
                 raise
-            self._note(trees=max((record.round + 1 for record in self.status.records), default=0), now=True)
             self.collected.wait(STOP_LINGER if self.status.stage == "stopped" else LINGER)
 
     def _begin(self, folder: Path) -> Course:
@@ -138,6 +128,7 @@ class HubEndpoint(HubEnd, Callback):
             self.course.enter(stage)
 
     def _end(self, stage: str, text: str, error: str = "") -> None:
+        self._note(trees=max((record.round + 1 for record in self.status.records), default=0), now=True)
         self.status.error, self.status.stage = error or self.status.error, stage
         if self.course is not None:
             self.course.end(DONE if stage == "done" else stage, text, error)
@@ -179,10 +170,9 @@ class HubEndpoint(HubEnd, Callback):
     def _status(self, since: int) -> Status:
         records = [record for record in self.status.records if record.round >= since][:MOST_RECORDS]
         connected = list(self.transport.parties) if self.transport else []
-        waiting = self.transport.waiting() if self.transport else []
-        return msgspec.structs.replace(
-            self.status, records=records, connected=connected, waiting=waiting, time=time.time()
-        )
+        waiting, left = (self.transport.waiting(), sorted(self.transport.left())) if self.transport else ([], [])
+        now = {"connected": connected, "waiting": waiting, "left": left, "time": time.time()}
+        return msgspec.structs.replace(self.status, records=records, **now)
 
     def _run(self, transport: Transport, folder: Path) -> dict[str, bytes]:
         """The results, from this training or as an earlier job left them; every party gets them too.

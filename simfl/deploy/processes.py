@@ -7,6 +7,7 @@ import ctypes
 import json
 import math
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -36,6 +37,8 @@ Commands = Mapping[str, Sequence[str]]
 DAY = 86400.0
 MOST_PARTIES = 10_000  # that may connect
 WARN_DAYS = 30  # before a certificate expires
+GOODBYE = 10.0  # seconds that a party has to say goodbye to the hub
+FREE_PORTS = random.SystemRandom().sample(range(20_000, 32_000), 1000)  # below what systems use by themselves
 
 
 def run_hub(kit: Path, log_format: Format = "text") -> int:
@@ -60,7 +63,7 @@ def run_party(party_path: Path, log_format: Format = "text") -> int:
     check_kit(kit)
     with _foreground(kit, own.name, log_format) as log:
         await_hub(kit, log.tell)
-        return _run(kit, {PARTY_FILE: str(party_path.resolve())}, log)
+        return _run(kit, {PARTY_FILE: str(party_path.resolve())}, log, GOODBYE)
 
 
 class _Terminated(BaseException):
@@ -87,7 +90,7 @@ def _foreground(kit: Path, site: str, log_format: Format) -> Iterator[Log]:
                 signal.signal(number, handler)
 
 
-def _run(kit: Path, environment: Mapping[str, str], log: Log) -> int:
+def _run(kit: Path, environment: Mapping[str, str], log: Log, goodbye: float = 0.0) -> int:
     """Run FLARE's process until it ends, which it does not by itself."""
     process, warned = start(kit, environment, log), -math.inf
     try:
@@ -102,7 +105,7 @@ def _run(kit: Path, environment: Mapping[str, str], log: Log) -> int:
                 )
                 return status or 1
     finally:
-        stop([process])
+        stop([process], goodbye)
 
 
 def warn_of_expiry(kit: Path, log: Log) -> None:
@@ -199,14 +202,18 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """End processes and everything that they started."""
+def stop(processes: Iterable[subprocess.Popen[bytes]], goodbye: float = 0.0) -> None:
+    """End processes and everything that they started. A party may take `goodbye` seconds to tell the hub."""
     import psutil
 
     started = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             started += psutil.Process(process.pid).children(recursive=True)
+        if goodbye:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(goodbye)
         process.kill()  # before its children, so that it starts no others
         process.wait()
     for child in started:
@@ -273,7 +280,7 @@ class LocalProcesses:
     def __exit__(self, *_: object) -> None:
         stop(self.processes.values())
 
-    def await_hub(self, seconds: float = 60.0) -> None:
+    def await_hub(self, seconds: float = 180.0) -> None:
         """Wait until the hub listens."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.processes["hub"].poll() is None:
@@ -298,8 +305,12 @@ class LocalProcesses:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody uses now, and that will be free a while later.
+
+    One that the system chooses would be of the range from which it serves every connection that somebody opens.
+    """
+    while True:
+        port = FREE_PORTS.pop() if FREE_PORTS else 0
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return int(probe.getsockname()[1])

@@ -1,8 +1,9 @@
-"""The program of a hub's or a party's process: FLARE's own, with two things added.
+"""The program of a hub's or a party's process: FLARE's own, with three things added.
 
 It ends when the process that started it is gone, on every system. And FLARE keeps no list of revoked certificates: here
 OpenSSL gets the list of the kit, and refuses a revoked certificate in the TLS handshake, at the hub that of a party or
-of the submitter, at a party that of the hub.
+of the submitter, at a party that of the hub. And FLARE's hub checks the signature of a party's token with every message
+that it relays: here once per token.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 from simfl.privacy.certificates import REVOKED
 from simfl.transport.lifetime import exit_with_parent
+
+MOST_TOKENS = 100_000  # a party gets one whenever it connects
 
 
 def refuse_revoked(path: Path) -> None:
@@ -36,8 +39,29 @@ def refuse_revoked(path: Path) -> None:
     tcp_driver.get_ssl_context = with_list
 
 
+def remember_verified() -> None:
+    """Have a signature that was found valid not checked again: the same name, token, signature and certificate."""
+    from nvflare.private.fed.utils.identity_utils import TokenVerifier
+
+    original = TokenVerifier.verify
+    valid: set[tuple[Any, ...]] = set()
+
+    def verify(verifier: Any, client_name: str, token: str, signature: Any) -> bool:
+        what = (verifier.cert, client_name, token, signature)
+        if what not in valid:
+            if not original(verifier, client_name, token, signature):
+                return False
+            if len(valid) >= MOST_TOKENS:
+                valid.clear()
+            valid.add(what)
+        return True
+
+    TokenVerifier.verify = verify
+
+
 if __name__ == "__main__":
     side, kit = sys.argv.pop(1), Path(sys.argv[2])
     exit_with_parent()
     refuse_revoked(kit / "startup" / REVOKED)
+    remember_verified()
     runpy.run_module(f"nvflare.private.fed.app.{side}.{side}_train", run_name="__main__", alter_sys=True)

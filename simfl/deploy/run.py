@@ -22,14 +22,15 @@ import msgspec
 
 from simfl import model as models
 from simfl.callbacks import TreeRecord, logger
-from simfl.deploy.answers import STALE
+from simfl.deploy.answers import MOST_RECORDS, STALE, Piece, Question, Status
 from simfl.deploy.course import DONE, Course, Stage, facts_of
 from simfl.deploy.folders import remove_partial_files
+from simfl.deploy.job import write_job
 from simfl.deploy.logs import FLARE_LOG, LOG, Format, Listening, Log, keep_flare_apart, tell
-from simfl.deploy.orders import MOST_RECORDS, ORDER_FILE, SEALED, Order, Piece, Question, Status, results_of
+from simfl.deploy.orders import ORDER_FILE, SEALED, Order, results_of
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import Study, read_study
-from simfl.deploy.submitter import Submitter, write_job
+from simfl.deploy.submitter import Submitter, submitter_kit
 from simfl.errors import EngineError, FileError, SimFLError, StudyError, TrainingStopped
 from simfl.messages import SignedKey
 from simfl.privacy import boxes
@@ -195,17 +196,6 @@ def _runs(study_path: Path) -> Path:
     return study_path.resolve().parent / "runs"
 
 
-def submitter_kit(study_path: Path, given: Path | None) -> Path:
-    """The submitter's kit: the one given, or the one beside the study."""
-    kit = (given or study_path.parent / "kits" / "submitter").resolve()
-    if not (kit / "startup" / "fed_admin.json").exists():
-        raise FileError(
-            f"There is no submitter's kit at {kit}. Give --kit; `simfl join {study_path} --name submitter` makes one. "
-            f"To try things out, `simfl provision {study_path}` makes all kits, and --local-processes needs none."
-        )
-    return kit
-
-
 def _receiver(folder: Path, kit: Path, run: str) -> SignedKey:
     """The key that the model is to be sealed for, signed with the kit's certificate, where it has one."""
     file = folder / RECEIVER_FILE
@@ -336,6 +326,7 @@ class _RunningJob:
         self.without_model: list[str] = []
         self._lost_at: dict[str, float] = {}
         self._waiting: list[str] = []  # for whom
+        self._left: list[str] = []  # who has said goodbye
         self._ready = False  # the hub's end of the job answers
         try:
             self.id = submitter.submit(write_job(run.folder / ".job", run.order, run.study))
@@ -359,6 +350,7 @@ class _RunningJob:
         if not isinstance(status, Status):
             self.state = self.submitter.status(self.id)
             return False
+        self._tell_left(status.left)
         done = self._take(status)
         self.back = [] if done else self._returned(status)
         return done
@@ -391,6 +383,13 @@ class _RunningJob:
             open_sealed(self.run.folder)
         self.submitter.ask(self.id, Question(collected=True))
         return True
+
+    def _tell_left(self, left: list[str]) -> None:
+        """Say who has left, once."""
+        for party in left:
+            if party not in self._left:
+                self.run.listener.say("left", f"{party} has left (stopped by its operator)", level=logging.WARNING)
+        self._left = left
 
     def _tell_waiting(self, waiting: list[str]) -> None:
         """Say for whom the training waits, once."""

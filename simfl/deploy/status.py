@@ -2,6 +2,8 @@
 
 The submitter asks the hub, which knows who is connected and which trainings it has. A party and the hub's machine have
 no kit that may ask: they see their own process, their own trainings, and whether the hub can be reached.
+
+Nothing here loads a table or a tree, unless a party file is wrong.
 """
 
 from __future__ import annotations
@@ -15,10 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from simfl.deploy.answers import Connection, read_connections, versions
+from simfl.deploy.answers import Connection, Question, Status, read_connections, versions
 from simfl.deploy.course import Stage, read_stages
-from simfl.deploy.orders import Question, Status
-from simfl.deploy.study import read_party_file
 from simfl.deploy.submitter import Submitter
 from simfl.deploy.way import NotYet, hub_of, try_way
 from simfl.errors import EngineError, FileError
@@ -54,15 +54,20 @@ class Place:
     def _of_file(cls, path: Path, kit: Path | None) -> Place | None:
         home = path.resolve().parent
         try:
-            is_study = "party" in tomllib.loads(path.read_text(encoding="utf-8"))
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FileError(f"{path} cannot be read: {error}.") from None
-        if is_study:
+        if "party" in found:
             given = (kit or home / "kits" / "submitter").resolve()
             known = (given / "startup" / "fed_admin.json").exists()
             return cls("submitter", "submitter", given, home / "runs") if known else None
-        own = read_party_file(path)
-        return cls("party", own.name, Path(own.kit).resolve(), home / "runs") if own.kit else None
+        name, own = found.get("name"), found.get("kit")
+        if not isinstance(name, str) or not isinstance(own, str):
+            from simfl.deploy.study import read_party_file  # loads pandas, to say what is wrong
+
+            read_party_file(path)
+            return None
+        return cls("party", name, (home / own).resolve(), home / "runs")
 
 
 class SiteReport(msgspec.Struct, frozen=True, kw_only=True):

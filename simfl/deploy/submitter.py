@@ -1,52 +1,33 @@
-"""The submitter's connection to the hub: submit a FLARE job, ask how it is going, abort it."""
+"""The submitter's connection to the hub: submit a FLARE job, ask how it is going, abort it.
+
+Nothing here, nor in what it imports, loads a table or a tree: `simfl status` is asked often.
+"""
 
 import contextlib
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from simfl.deploy.answers import READY, STATUS, HubStatus
-from simfl.deploy.endpoints import CLASSES
-from simfl.deploy.kits import CONTROLLER, EXECUTOR
-from simfl.deploy.orders import Order, Piece, Question, Status
-from simfl.deploy.study import Study
+from simfl.deploy.answers import READY, STATUS, HubStatus, Piece, Question, Status
 from simfl.deploy.way import NotYet, try_way
-from simfl.errors import EngineError
+from simfl.errors import EngineError, FileError
 from simfl.privacy.certificates import SUBMITTER
 from simfl.storage import require_private
-from simfl.transport.flare import PROGRESS
+from simfl.transport.lifetime import PROGRESS
 
 
-def write_job(folder: Path, order: Order, study: Study) -> Path:
-    """Write a FLARE job: the two endpoint classes by name, the order for the hub's, and no code. Returns its folder."""
-    job, (hub, party) = folder / order.run, CLASSES
-    threads = 2 * len(study.parties) + 8
-    calls = {"collab_obj_ids": [], "max_inbound_call_threads": threads, "sync_task_timeout": 120}
-    controller = {"path": CONTROLLER, "args": {"server_obj_id": "hub", **calls}}
-    executor = {"client_obj_id": "party", "collab_obj_ids": [], "max_inbound_call_threads": 8}
-    deploy_map = {"app_server": ["server"], "app_party": study.parties}
-    meta = {"name": job.name, "resource_spec": {}, "min_clients": study.parties_needed, "deploy_map": deploy_map}
-    files = {
-        "meta.json": meta,
-        "app_server/config/config_fed_server.json": {
-            "format_version": 2,
-            "workflows": [{"id": "controller", **controller}],
-            "components": [{"id": "hub", "path": hub, "args": {"order": order.to_text()}}],
-        },
-        "app_party/config/config_fed_client.json": {
-            "format_version": 2,
-            "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": executor}}],
-            "components": [{"id": "party", "path": party, "args": {}}],
-        },
-    }
-    for path, content in files.items():
-        (job / path).parent.mkdir(parents=True, exist_ok=True)
-        (job / path).write_text(json.dumps(content, indent=2))
-    return job
+def submitter_kit(study_path: Path, given: Path | None) -> Path:
+    """The submitter's kit: the one given, or the one beside the study."""
+    kit = (given or study_path.parent / "kits" / "submitter").resolve()
+    if not (kit / "startup" / "fed_admin.json").exists():
+        raise FileError(
+            f"There is no submitter's kit at {kit}. Give --kit; `simfl join {study_path} --name submitter` makes one. "
+            f"To try things out, `simfl provision {study_path}` makes all kits, and --local-processes needs none."
+        )
+    return kit
 
 
 def _obstacle(kit: Path) -> str:
@@ -67,7 +48,7 @@ class Submitter:
         require_private(kit / "startup", kit)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                self.session = new_secure_session(SUBMITTER, str(kit), timeout=30.0)
+                self.session = new_secure_session(SUBMITTER, str(kit), timeout=60.0)
         except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
             raise EngineError(f"The hub cannot be reached with the kit {kit}: {_obstacle(kit) or error}.") from None
 

@@ -17,6 +17,7 @@ from simfl.errors import EngineError
 from simfl.privacy.certificates import name_of, role_of
 
 SECONDS = 5.0  # for an answer
+REFUSES = 1.0  # seconds within which a hub refuses a certificate
 PAUSE = 2.0  # between two tries
 REMIND = 60.0  # seconds after which waiting is told again
 
@@ -64,9 +65,9 @@ def _try_tls(raw: socket.socket, kit: Path, where: str) -> None:
     context.check_hostname = False  # the certificate says hub; FLARE compares its name
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
     try:
-        with context.wrap_socket(raw) as connection:
+        with _greeted(context, raw, where) as connection:
             _check_hub(connection, where)
-            connection.settimeout(1.0)
+            connection.settimeout(REFUSES)
             connection.recv(1)  # a refusal of our certificate comes with the first read
     except ssl.SSLCertVerificationError as error:
         raise EngineError(
@@ -82,6 +83,13 @@ def _try_tls(raw: socket.socket, kit: Path, where: str) -> None:
         ) from None
     except OSError as error:
         raise NotYet(f"the connection to {where} broke ({(error.strerror or str(error)).lower()})") from None
+
+
+def _greeted(context: ssl.SSLContext, raw: socket.socket, where: str) -> ssl.SSLSocket:
+    try:
+        return context.wrap_socket(raw)
+    except TimeoutError:
+        raise NotYet(f"{where} takes connections, but does not answer: is its machine overloaded?") from None
 
 
 def _reason(error: ssl.SSLError) -> str:

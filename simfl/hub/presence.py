@@ -25,7 +25,8 @@ class Recovery(Generic[E]):
         if self.min_parties is None or len(transport.parties) < max(self.min_parties, 1):
             raise lost
         left = ", ".join(transport.parties)
-        logger.warning("%s is lost; continuing with %s", ", ".join(lost.parties), left, extra={"event": "lost"})
+        text = f"{', '.join(lost.parties)} {lost.word}; continuing with {left}"
+        logger.warning("%s", text, extra={"event": "lost"})
 
 
 def welcome_back(transport: Transport, parties: Sequence[str]) -> bool:

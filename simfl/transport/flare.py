@@ -6,8 +6,8 @@ classes `HubEnd` and `SiteEnd`. All connections are opened by the sites, with TL
 How a message travels. FLARE formats every argument of a call as text, so large data travels as a reply. The hub's call
 carries a small question itself; of a large one it carries only the size, and the site fetches the rest in pieces. A
 site that needs longer than `BEAT` seconds says so and is asked again. In this way a long computation and a dead site
-can be told apart: a site without a sign of life for `patience` seconds is lost. Every question has a number, so asking
-again does no harm.
+can be told apart: a site without a sign of life for `patience` seconds is lost, and one that said goodbye has left.
+Every question has a number, so asking again does no harm.
 """
 
 import hashlib
@@ -16,20 +16,24 @@ import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import wait as wait_for
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simfl.errors import EngineError, PartyLost, ProtocolError, SimFLError, TrainingStopped
+from simfl.errors import EngineError, PartyLeft, PartyLost, ProtocolError, SimFLError, TrainingStopped
 from simfl.messages import Reply, Request
 from simfl.transport.base import Traffic, encode_common
-from simfl.transport.lifetime import READY_FILE, exit_with_parent
+from simfl.transport.lifetime import PROGRESS, READY_FILE, exit_with_parent, who_left
+from simfl.transport.sweeping import sweep_with_one_thread
 from simfl.wire import decode, encode
 
 try:
     from nvflare.collab import CollabCallError, collab
+    from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 except ModuleNotFoundError as error:  # pragma: no cover - the tests have it
     raise EngineError(f'NVIDIA FLARE is not installed ({error.name}). Run: pip install "simfl[flare]"') from None
 
@@ -39,7 +43,7 @@ PIECE = 8 * 2**20  # the largest single message of anything larger
 LARGEST = 4 * 2**30  # no question and no answer may be larger: this bounds what a message can make anybody allocate
 BEAT = 2.0  # a site that is still working says so after this many seconds
 CALL_TIMEOUT = 8.0  # seconds after which a call without any reply has failed and is repeated
-PROGRESS = "simfl.progress"  # FLARE's application command with which the submitter asks for progress
+LOOK = 0.5  # seconds after which the hub looks whether a party that has not answered has left
 SLOW = 10.0  # seconds after which a party that has not answered is named to whoever waits
 
 _BUSY, _DONE, _FAILED, _LARGE = range(4)
@@ -101,7 +105,15 @@ class FlareTransport:
 
     deployed = True
 
-    def __init__(self, sites: Mapping[str, Any], outbox: Outbox, patience: float, run: str) -> None:
+    def __init__(
+        self,
+        sites: Mapping[str, Any],
+        outbox: Outbox,
+        patience: float,
+        run: str,
+        left: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self.left = left  # who has said goodbye
         self.sites, self.parties = dict(sites), list(sites)
         self.run, self.patience = run_tag(run), patience
         self.traffic = Traffic()
@@ -119,19 +131,32 @@ class FlareTransport:
             raise TrainingStopped(self._stopped)
         common = encode_common(messages)
         asked = {p: self._pool.submit(self._carry, p, m, common or encode(m)) for p, m in messages.items()}
-        replies, lost = {}, []
+        replies, lost = {}, {}
         for party, future in asked.items():
             try:
-                replies[party] = future.result()
-            except PartyLost:
-                lost.append(party)
+                replies[party] = self._reply(party, future)
+            except PartyLost as loss:
+                lost[party] = loss
+        if lost and all(isinstance(loss, PartyLeft) for loss in lost.values()):
+            raise PartyLeft(list(lost))
         if lost:
-            raise PartyLost(lost, f"no sign of life for {self.patience:g} seconds.")
+            raise PartyLost(list(lost), f"no sign of life for {self.patience:g} seconds.")
         return replies
 
+    def _reply(self, party: str, answer: Future[Reply]) -> Reply:
+        """Wait for an answer, unless the party leaves."""
+        while wait_for([answer], LOOK).not_done:
+            if party in self.left():
+                raise PartyLeft([party])
+        return answer.result()
+
     def returned(self) -> list[str]:
-        """Sites that were lost and answer again. Asks in the background, so that the others do not wait."""
-        missing = [site for site in self.sites if site not in self.parties]
+        """Sites that were lost and answer again. Asks in the background, so that the others do not wait.
+
+        One that has left is not asked: it comes back with a new job.
+        """
+        gone = {*self.parties, *self.left()}
+        missing = [site for site in self.sites if site not in gone]
         found = [site for site in missing if self._probes.get(site) and self._probes[site].done()]
         back = [site for site in found if self._probes.pop(site).result()]
         for site in missing:
@@ -197,6 +222,8 @@ class FlareTransport:
                     raise SimFLError(body.decode(errors="replace"))
                 heard = time.monotonic()
             except CollabCallError as error:
+                if party in self.left():
+                    raise PartyLeft([party]) from None
                 if time.monotonic() - heard > self.patience:
                     raise PartyLost([party], str(error)) from None
                 time.sleep(0.2)
@@ -223,7 +250,8 @@ class HubEnd(ABC):
         ready = folder / self.job / READY_FILE
         ready.touch()
         sites = {site.name: site for site in context.clients}
-        transport = FlareTransport(sites, self._outbox, self.patience, self.run)
+        left = partial(who_left, folder / self.job)
+        transport = FlareTransport(sites, self._outbox, self.patience, self.run, left)
         try:
             self.conduct(transport, folder)
         finally:
@@ -233,6 +261,7 @@ class HubEnd(ABC):
     def enter_process(self) -> None:
         """The process is FLARE's, and for this job alone."""
         exit_with_parent()
+        sweep_with_one_thread(RxTask)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def piece(self, number: int, start: int, context: Any) -> bytes:

@@ -3,9 +3,12 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 PARENT = "SIMFL_PARENT"  # the environment variable with the number of the process that started this one
+PROGRESS = "simfl.progress"  # FLARE's application command with which the submitter asks for progress
 READY_FILE = "simfl.ready"  # in FLARE's folder of a job: the hub's end answers that command
+LEFT_FILE = "simfl.left."  # in the same folder, with the name of a party that has said goodbye to the hub
 
 
 def exit_with_parent() -> None:
@@ -22,3 +25,13 @@ def exit_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True, name="simfl-parent").start()
+
+
+def note_left(job: Path, party: str) -> None:
+    """Tell the hub's end of a job that a party has said goodbye."""
+    (job / f"{LEFT_FILE}{party}").touch()
+
+
+def who_left(job: Path) -> set[str]:
+    """The parties of a job that have said goodbye. They come back with another job only."""
+    return {file.name.removeprefix(LEFT_FILE) for file in job.glob(f"{LEFT_FILE}*")}

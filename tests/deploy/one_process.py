@@ -1,6 +1,7 @@
 """Hub and parties with their real endpoints, transport and submitter, in this process: all but FLARE's network.
 
-`Federation.session` takes the place of FLARE's session. A job runs in a thread; its sites are called directly.
+`Federation.session` takes the place of FLARE's session. A job runs in a thread; its sites are called directly. The hub
+does not run ahead of the submitter: what a test does after a tree happens before the next one.
 """
 
 import json
@@ -48,11 +49,26 @@ class Site:
         return True
 
 
+class InStep(HubEndpoint):
+    """The hub, which after each tree waits until the submitter has taken it, or the job ends."""
+
+    wanted = 0  # the tree that the submitter waits for
+
+    def progress(self, asked):
+        self.wanted = max(self.wanted, asked["since"])
+        return super().progress(asked)
+
+    def after_tree(self, record):
+        super().after_tree(record)
+        while self.wanted <= record.round and not self.collected.is_set():
+            time.sleep(0.002)
+
+
 class Job:
     """A running job."""
 
     def __init__(self, config, kits):
-        self.hub = HubEndpoint(**config["components"][0]["args"])
+        self.hub = InStep(**config["components"][0]["args"])
         self.sites = {}
         for party in self.hub.study.parties:
             end = PartyEndpoint()

@@ -1,7 +1,6 @@
 """A hub that burned down: its folder comes back from a backup, an older one than the last tree, and nothing is lost."""
 
 import shutil
-import time
 
 import pytest
 
@@ -10,22 +9,9 @@ pytest.importorskip("nvflare")
 import simfl
 from benchmarks.chaos import in_one_process
 from simfl.deploy import run as runs
-from simfl.deploy.endpoints import HubEndpoint
 from simfl.deploy.orders import ORDER_FILE
 from simfl.hub.journal import Grew, open_journal
 from tests.deploy.one_process import open_federation
-
-
-@pytest.fixture(autouse=True)
-def slow_hub(monkeypatch):
-    """A hub that waits after each tree, so that whoever follows it sees every tree when it is new."""
-    after_tree = HubEndpoint.after_tree
-
-    def slowly(self, record):
-        after_tree(self, record)
-        time.sleep(0.15)
-
-    monkeypatch.setattr(HubEndpoint, "after_tree", slowly)
 
 
 def burn_down(federation, backup, *, saved_at, lost_at):

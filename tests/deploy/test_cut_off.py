@@ -63,7 +63,7 @@ def namespaces():
 
 
 def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path, monkeypatch):
-    study_path = write_study(tmp_path, 200, 200, patience=6, on_dropout='"continue"')
+    study_path = write_study(tmp_path, 200, 200, patience=10, on_dropout='"continue"')
     study = read_study(study_path)
     shared = tmp_path / "shared.toml"
     shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
@@ -76,7 +76,7 @@ def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path, 
             state["cut"] = record.round
         if record.absent and "back" not in state:
             state["back"] = True
-            slow_down(local.processes["north"], until=lambda: "joined" in state)
+            slow_down(local, "north", until=lambda: "joined" in state)
             threading.Thread(target=mend, daemon=True).start()
         if "back" in state and not record.absent:
             state["joined"] = True

@@ -211,13 +211,13 @@ def test_through_flare_the_table_names_every_file_too(tmp_path):
     study = write_study(tmp_path, 4, 120)
     study.write_text(study.read_text().replace("rematch = 10", KINDS["joint"]))
     command = [sys.executable, "-m", "simfl"]
-    subprocess.run([*command, "train", study, "--local-processes", "--out", tmp_path / "run"], check=True, timeout=300)
+    subprocess.run([*command, "train", study, "--local-processes", "--out", tmp_path / "run"], check=True, timeout=600)
     for name, place in {"north": "party", "hub": "hub"}.items():
         home = tmp_path / "run" / "federation" / name
         before = files_in(home)
         assert any(JOB.match(path) for path in before)
         (run,) = Home.at(home).runs
-        subprocess.run([*command, "forget", run, home, "--yes"], check=True, timeout=60)
+        subprocess.run([*command, "forget", run, home, "--yes"], check=True, timeout=300)
         check_gone(place, before, files_in(home))
 
 

@@ -48,12 +48,12 @@ def test_sites_with_their_own_keys_train_and_a_revoked_one_is_out(federation, tm
     assert [path for path in written if path.stat().st_mode & 0o077] == []
 
     with contextlib.suppress(TimeoutError):
-        assert knocks(federation, federation.kits["south"])
+        assert knocks(federation, federation.kits["south"], 3.0)
     revoke(federation.study, federation.folder, "south")
     stop([federation.processes["south"]])
     with pytest.raises((ssl.SSLError, ConnectionError)):  # the running hub has the new list
         knocks(federation, federation.kits["south"])
     with contextlib.suppress(TimeoutError):  # the hub waits for the first word
-        assert knocks(federation, federation.kits["north"])  # or has spoken: the end would be b""
+        assert knocks(federation, federation.kits["north"], 3.0)  # or has spoken: the end would be b""
     with pytest.raises(FileError, match="is revoked"):
         federation.start("south")

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("nvflare")
 
 from benchmarks.chaos import PARTIES, in_one_process, write_study
+from simfl.deploy import job
 from simfl.deploy import run as runs
-from simfl.deploy import submitter
 from simfl.deploy.endpoints import CLASSES
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
@@ -48,7 +48,7 @@ def federation(tmp_path_factory):
     allow(local.kits["hub"] / "local" / "resources.json", LYING)
     with local, pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "POLL", 0.2)
-        patch.setattr(submitter, "CLASSES", (LYING, CLASSES[1]))
+        patch.setattr(job, "CLASSES", (LYING, CLASSES[1]))
         yield local
 
 

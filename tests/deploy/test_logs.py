@@ -10,7 +10,10 @@ import pytest
 from simfl.callbacks import logger
 from simfl.deploy.course import Course, Stage, read_stage, read_stages
 from simfl.deploy.logs import LONGEST, Event, Listening, Log, Reader, tell
+from simfl.deploy.status import Place
+from simfl.errors import StudyError
 from simfl.storage import InUseError, is_used, owned
+from tests.deploy.waiting import LONG
 
 PROGRAM = """
 import logging, sys
@@ -30,7 +33,7 @@ tell("ended", "x" * 10_000)
 def test_events_and_the_other_lines_of_a_process_are_kept_apart(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = []
-    Reader(process.stdout, tmp_path, found.append).join(60)
+    Reader(process.stdout, tmp_path, found.append).join(LONG)
     assert [event.event for event in found] == ["connected", "error", "ended"]
     assert [event.text for event in found[:2]] == ["connected to the hub", "could not be done"]
     assert len(found[2].text) == LONGEST
@@ -89,7 +92,7 @@ def test_a_folder_is_owned_by_one_process_which_is_named(tmp_path):
     holding = (
         f"import time; from pathlib import Path; from simfl.storage import owned\nwith owned(Path({str(tmp_path)!r})):"
     )
-    program = f"{holding}\n    print('now', flush=True)\n    time.sleep(60)"
+    program = f"{holding}\n    print('now', flush=True)\n    time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     other.stdout.readline()
     with pytest.raises(InUseError, match=f"by the process {other.pid}. Stop that one first: kill {other.pid}"):
@@ -107,9 +110,24 @@ def test_what_is_told_on_several_lines_is_one_line(told):
     assert told[0].text == "the parties do not fit. - north: a - south: b"
 
 
-def test_a_process_that_lasts_loads_no_tables_and_no_trees():
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import simfl.deploy.connections",  # a process that lasts
+        "from simfl.cli import app; import simfl.deploy.status, nvflare.fuel.flare_api.flare_api",  # asked often
+        "from pathlib import Path; from simfl.deploy.status import Place; assert Place.at(Path()).name == 'north'",
+    ],
+)
+def test_what_lasts_or_is_asked_often_loads_no_tables_and_no_trees(program, tmp_path):
     pytest.importorskip("nvflare")
+    (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\nkit = "kit"\n')
     heavy = ("numpy", "pandas", "pyarrow", "xgboost", "numba", "sklearn")
-    program = f"import sys, simfl.deploy.connections\nprint([name for name in {heavy} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = f"{program}\nimport sys; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert found.stdout == "[]\n"
+
+
+def test_a_party_file_with_a_key_that_does_not_exist_is_named_by_status(tmp_path):
+    (tmp_path / "party.toml").write_text('name = "north"\ndata = "north.csv"\nkti = "kit"\n')
+    with pytest.raises(StudyError, match=r"there is no key 'kti'\. Did you mean 'kit'"):
+        Place.at(tmp_path)

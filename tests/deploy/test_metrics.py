@@ -25,6 +25,7 @@ from simfl.deploy.processes import free_port
 from simfl.deploy.study import read_study
 from simfl.errors import EngineError
 from simfl.transport.base import Traffic
+from tests.deploy.waiting import LONG, within
 
 KINDS = {kind.__name__ for kind in (*msg.Reply.__args__, *msg.Request.__args__)}
 NAMES = {
@@ -45,7 +46,7 @@ OF_THE_HUB = ("simfl_trees", "simfl_party_present")
 def get(port, path):
     """Status and text of an answer."""
     try:
-        with urllib.request.urlopen(f"http://localhost:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://localhost:{port}{path}", timeout=LONG) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -145,14 +146,7 @@ def running(*commands):
         for process in started:
             process.send_signal(signal.SIGINT)
         for process in started:
-            process.wait(60)
-
-
-def until(condition, seconds=90):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.3)
+            process.wait(LONG)
 
 
 def test_a_hub_and_its_parties_tell_how_they_are_and_nothing_of_their_rows(study, tmp_path, monkeypatch):
@@ -162,7 +156,7 @@ def test_a_hub_and_its_parties_tell_how_they_are_and_nothing_of_their_rows(study
     commands = {name: ["party", "start", study.parent / name / "party.toml"] for name in PARTIES} | {"hub": hub}
     with running(*([*commands[name], "--metrics-port", port] for name, port in ports.items())):
         for port in ports.values():
-            until(lambda port=port: _status(port, "/readyz") == 200)
+            assert within(LONG, lambda port=port: _status(port, "/readyz") == 200)
             assert get(port, "/healthz") == (200, "yes\n")
         folder = runs.run_study(study, kit=study.parent / "kits" / "submitter", out=tmp_path / "out")
         texts = {name: get(port, "/metrics")[1] for name, port in ports.items()}
@@ -181,5 +175,5 @@ def test_a_hub_and_its_parties_tell_how_they_are_and_nothing_of_their_rows(study
 def _status(port, path):
     try:
         return get(port, path)[0]
-    except urllib.error.URLError:
+    except OSError:
         return 0

@@ -139,11 +139,11 @@ def test_systemd_takes_the_units_and_finds_them_closed(role, tmp_path):
     units = targets.for_systemd(read_study(HEART / "study.toml"), command=sys.executable)
     unit = tmp_path / f"simfl-{role}.service"
     unit.write_text(units[unit.name])
-    done = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True, timeout=300)
     about_it = [line for line in done.stderr.splitlines() if unit.name in line or "simfl" in line]
     assert (done.returncode, about_it) == (0, [])
     words = [analyze, "security", "--offline=yes", "--threshold=20", "--no-pager", unit]  # of 100: the lower, the safer
-    assert subprocess.run(words, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(words, capture_output=True, timeout=300).returncode == 0
 
 
 def test_a_unit_with_a_mistake_would_have_been_found(tmp_path):
@@ -151,7 +151,7 @@ def test_a_unit_with_a_mistake_would_have_been_found(tmp_path):
     text = targets.for_systemd(read_study(HEART / "study.toml"), command=sys.executable)["simfl-hub.service"]
     (tmp_path / "simfl-hub.service").write_text(text.replace("Restart=always", "Restart=perhaps"))
     words = [analyze, "verify", "--man=no", tmp_path / "simfl-hub.service"]
-    assert "perhaps" in subprocess.run(words, capture_output=True, text=True, timeout=60).stderr
+    assert "perhaps" in subprocess.run(words, capture_output=True, text=True, timeout=300).stderr
 
 
 # --- Kubernetes ------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_the_schema_of_kubernetes_would_have_found_a_mistake(written):
 @pytest.mark.parametrize("name", ["hub", *PARTIES])
 def test_kustomize_builds_every_site(written, name):
     kubectl = program("kubectl", "the Kubernetes client")
-    done = subprocess.run([kubectl, "kustomize", written / "kubernetes" / name], capture_output=True, timeout=60)
+    done = subprocess.run([kubectl, "kustomize", written / "kubernetes" / name], capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr.decode()
     built = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
     config = built["ConfigMap"]

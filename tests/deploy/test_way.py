@@ -16,6 +16,7 @@ from simfl.deploy.processes import free_port
 from simfl.deploy.study import Engine, parse_study
 from simfl.deploy.way import NotYet, await_hub, hub_of, try_way
 from simfl.errors import EngineError
+from tests.deploy.waiting import LONG
 
 STUDY = parse_study('name = "ward"\n[[party]]\nname = "north"\n[[party]]\nname = "south"')
 
@@ -24,6 +25,11 @@ STUDY = parse_study('name = "ward"\n[[party]]\nname = "north"\n[[party]]\nname =
 def kits(tmp_path_factory):
     study = msgspec.structs.replace(STUDY, engine=Engine(port=free_port()))
     return provision(study, tmp_path_factory.mktemp("kits"))
+
+
+@pytest.fixture(autouse=True)
+def on_a_busy_machine(monkeypatch):
+    monkeypatch.setattr(way, "SECONDS", LONG)
 
 
 @contextlib.contextmanager
@@ -60,7 +66,7 @@ def test_a_hub_that_does_not_listen_is_waited_for_with_a_word(kits, monkeypatch)
     while not said:
         waiting.join(0.05)
     with answering(port, kits["hub"] / "startup", "server"):
-        waiting.join(10)
+        waiting.join(LONG)
     assert not waiting.is_alive()
     assert said[0][0] == "waiting"
     assert said[0][1].startswith(f"waiting for the hub at localhost:{port}: nothing listens")
@@ -89,7 +95,8 @@ def test_a_hub_of_another_study_is_refused(kits, tmp_path):
         try_way(kits["north"])
 
 
-def test_a_certificate_that_the_hub_refuses_is_said(tmp_path):
+def test_a_certificate_that_the_hub_refuses_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(way, "REFUSES", LONG)
     study = msgspec.structs.replace(STUDY, engine=Engine(port=free_port()))
     kits = provision(study, tmp_path)
     revoke(study, tmp_path, "north")

@@ -5,7 +5,8 @@ import json
 import shutil
 import socket
 import ssl
-import time
+import threading
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -14,19 +15,24 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from nvflare.collab import CollabCallError
+
 from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy import run as runs
+from simfl.deploy.job import write_job
 from simfl.deploy.kits import provision
 from simfl.deploy.orders import Order
 from simfl.deploy.processes import LocalProcesses, start, stop
 from simfl.deploy.study import read_study
-from simfl.deploy.submitter import Submitter, write_job
-from simfl.errors import EngineError, ProtocolError, StudyError
+from simfl.deploy.submitter import Submitter
+from simfl.errors import EngineError, PartyLeft, ProtocolError, StudyError
 from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport import flare
+from simfl.transport.lifetime import note_left, who_left
+from tests.deploy.waiting import LONG, within
 
 TREES = "n_trees = 12"
 
@@ -164,7 +170,7 @@ def test_a_study_that_nobody_has_approved_is_not_trained(federation, tmp_path):
 
 
 def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
-    text = federation.shared.read_text().replace(TREES, "n_trees = 90").replace("patience = 20", "patience = 5")
+    text = federation.shared.read_text().replace(TREES, "n_trees = 90").replace("patience = 20", "patience = 10")
     text = text.replace('"stop"', '"continue"').replace("rematch = 10", "rematch = 64")
     said, killed = [], []
 
@@ -175,7 +181,7 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
             federation.start("south")
         if record.absent and len(killed) == 1:
             killed.append(None)
-            slow_down(federation.processes["north"], until=lambda: "south is back: continuing together" in said)
+            slow_down(federation, "north", until=lambda: "south is back: continuing together" in said)
 
     folder = train_another(federation, text, tmp_path / "run", runs.Listener(said.append, kill_once))
     history = json.loads((folder / "history.json").read_bytes())
@@ -190,18 +196,18 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
 # --- strangers -------------------------------------------------------------------------------------------------------
 
 
-def knocks(federation, certificate=None):
-    """Open a TLS connection to the hub with this kit's certificate, or with none. What the hub says to it."""
+def knocks(federation, certificate=None, patience=LONG):
+    """Open a TLS connection to the hub with this kit's certificate, or with none. What the hub says to it in time."""
     context = ssl.create_default_context(cafile=str(federation.kits["hub"] / "startup" / "rootCA.pem"))
     context.check_hostname = False
     if certificate:
         startup = certificate / "startup"
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
     with (
-        socket.create_connection(("localhost", federation.engine.port), timeout=10) as raw,
+        socket.create_connection(("localhost", federation.engine.port), timeout=LONG) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as connection,
     ):
-        connection.settimeout(3)
+        connection.settimeout(patience)
         return connection.recv(1)
 
 
@@ -218,7 +224,7 @@ def test_a_certificate_of_another_project_is_refused(federation, tmp_path):
 
 def test_a_certificate_of_this_project_is_let_in(federation):
     with contextlib.suppress(TimeoutError):  # the hub waits for the first word
-        assert knocks(federation, federation.kits["north"])  # or has spoken: the end would be b""
+        assert knocks(federation, federation.kits["north"], 3.0)  # or has spoken: the end would be b""
 
 
 def test_a_party_cannot_use_another_partys_name(federation, tmp_path):
@@ -230,16 +236,9 @@ def test_a_party_cannot_use_another_partys_name(federation, tmp_path):
     process = start(kit, {})
     refused = "authenticated as 'north' but claimed endpoint 'south' requires identity 'south'"
     try:
-        assert within(60, lambda: refused in log.read_text())
+        assert within(LONG, lambda: refused in log.read_text())
     finally:
         stop([process])
-
-
-def within(seconds, happened):
-    until = time.monotonic() + seconds
-    while not happened() and time.monotonic() < until:
-        time.sleep(0.2)
-    return happened()
 
 
 def forged_job(federation, folder, component):
@@ -275,10 +274,8 @@ def _ends(federation, job):
     except EngineError as error:
         return str(error)
     else:
-        until = time.monotonic() + 60
-        while not (status := submitter.status(number)).startswith("FINISHED") and time.monotonic() < until:
-            time.sleep(0.5)
-        return status
+        assert within(LONG, lambda: submitter.status(number).startswith("FINISHED"))
+        return submitter.status(number)
     finally:
         submitter.close()
 
@@ -335,6 +332,36 @@ def test_a_job_serves_one_run():
     other = site.ask(flare.run_tag("another"), 2, len(data), data, FromHub)
     with pytest.raises(ProtocolError, match="another run"):
         flare.unpack_frame(other, "a", flare.run_tag("another"), 2)
+
+
+class Silent:
+    """A site that takes a question and does not answer."""
+
+    def __init__(self):
+        self.asked, self.over = 0, threading.Event()
+
+    def __call__(self, timeout):
+        return self
+
+    def ask(self, *question):
+        self.asked += 1
+        self.over.wait(LONG)
+        raise CollabCallError("north", "ask", RuntimeError("timeout"))
+
+    alive = ask
+
+
+def test_a_party_that_said_goodbye_is_not_waited_for(tmp_path):
+    north = Silent()
+    transport = flare.FlareTransport({"north": north}, {}, 3600.0, "run", partial(who_left, tmp_path))
+    threading.Timer(0.5, note_left, (tmp_path, "north")).start()
+    with pytest.raises(PartyLeft, match=r"No answer from 'north': stopped by its operator\."):
+        transport.ask_all({"north": msg.SumFeatures()})
+    transport.parties = []
+    assert transport.returned() == []
+    assert north.asked == 1  # and nobody knocks at its door any more
+    north.over.set()
+    transport.close()
 
 
 def test_a_large_message_comes_in_pieces(monkeypatch):
