@@ -105,7 +105,7 @@ ATTACKERS = {
     "A party that has the model": ("rows of its own", "the model"),
     "The hub, which sees the totals of all leaves, with rows like these": (
         "rows like these",
-        "as hub, totals of leaves",
+        "totals of leaves (hub)",
     ),
     "A party that reads the sums of every batch that is its turn": ("rows of its own", "sums of its turns"),
     "A party that reads all sums (readers='all')": ("rows of its own", "all sums (readers='all')"),

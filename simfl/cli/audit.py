@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simfl.cli.options import DEFAULT, HELP, Json, Label, Recipe, Seed, check_writable, console, stderr
+from simfl.cli.options import DEFAULT, HELP, Drop, Json, Label, Recipe, Seed, check_writable, console, stderr
 from simfl.data.header import Asked, check_columns
 from simfl.errors import ParameterError
 from simfl.params import Ids, Matching
@@ -58,6 +59,7 @@ def audit(
     file: File,
     party: PartyFile = None,
     label: Label = None,
+    drop: Drop = None,
     matching: AnyMatching = None,
     ids: AnyIds = None,
     masked: Masked = False,
@@ -84,7 +86,8 @@ def audit(
     simfl audit patients.csv --label outcome --recipe joint --parties 3
     """
     if file.suffix != ".toml":
-        check_columns(file, Asked(() if label is None else (label,)))  # before anything heavy is loaded
+        asked = Asked(() if label is None else (label,), drop=tuple(drop or ()))
+        check_columns(file, asked)  # before anything heavy is loaded
     from simfl.audit.audit import Options
 
     check_writable(json, out, dpia)
@@ -96,7 +99,7 @@ def audit(
     else:
         params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
-        X, y, options = _read_table(file, label, replace(options, params=params))
+        X, y, options = _read_table(file, label, drop or (), replace(options, params=params))
     limit = options.max_excess if max_excess is None else max_excess
     options = replace(options, advise=advice, attack_model=attack_model, random_state=seed, max_excess=limit)
     found = _attack(X, y, options)
@@ -116,11 +119,11 @@ def _refuse_beside_study(context: typer.Context) -> None:
         raise ParameterError(f"{words} cannot be given with a study: its own parameters count. Change the study.")
 
 
-def _read_table(file: Path, label: str | None, options: Options) -> tuple[Any, Any, Options]:
+def _read_table(file: Path, label: str | None, drop: Sequence[str], options: Options) -> tuple[Any, Any, Options]:
     """The rows to attack, as numbers, their labels, and the options with what is known from the file."""
     from simfl.data.files import read
 
-    data = read(file, label)
+    data = read(file, label, drop=drop)
     params = {**options.params, **_columns(options, data.n_features)}
     return data.expanded, data.y, replace(options, name=file.name, params=params)
 

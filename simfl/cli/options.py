@@ -20,6 +20,9 @@ Labels = Annotated[
 Event = Annotated[
     str | None, typer.Option(metavar="COL", help="the label is a time: 1 where something happened then, 0 not yet")
 ]
+Drop = Annotated[
+    list[str] | None, typer.Option(metavar="COL", help="leave this column out (can be given several times)")
+]
 Recipe = Annotated[RecipeName, typer.Option(help=HELP["recipe"])]
 Seed = Annotated[
     int, typer.Option(min=0, help="seed of the split into parties, of the held-out rows and of the training")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from simfl.cli.options import DEFAULT, HELP, Event, Json, Labels, Recipe, Seed, check_writable, console
+from simfl.cli.options import DEFAULT, HELP, Drop, Event, Json, Labels, Recipe, Seed, check_writable, console
 from simfl.data.header import Asked, check_columns
 from simfl.errors import DataError, ParameterError
 from simfl.params import Objective, cores
@@ -50,9 +50,6 @@ Theta = Annotated[
     float | None, typer.Option(metavar="T", help="skew the two classes: this share of one class in one half")
 ]
 By = Annotated[str | None, typer.Option(metavar="COL", help="one party for every value of this column")]
-Drop = Annotated[
-    list[str] | None, typer.Option(metavar="COL", help="leave this column out (can be given several times)")
-]
 PartyColumn = Annotated[
     bool, typer.Option("--party-column", help="let trees split on whose a row is: for parties that differ in kind")
 ]

@@ -87,7 +87,17 @@ class Schema(msgspec.Struct, frozen=True):
         frame = as_arrow(table, who)
         if frame is None:
             raise DataError(f"{who} is a {type(table).__name__}, whose columns have no names. Give a data frame.")
-        return cls(tuple(_propose(name, frame.column(i), who) for i, name in enumerate(frame.column_names)))
+        found, refused = [], {}
+        for place, name in enumerate(frame.column_names):
+            try:
+                found.append(_propose(name, frame.column(place), who))
+            except DataError as error:
+                refused[name] = str(error)
+        if refused:
+            why, *_ = refused.values()
+            others = ", ".join(map(repr, [*refused][1:]))
+            raise DataError(f"{why} Nor can these be used as they are: {others}." if others else why)
+        return cls(tuple(found))
 
     @classmethod
     def of_numbers(cls, names: Iterable[str]) -> Schema:

@@ -120,6 +120,7 @@ class NewTrees:
     types: dict[str, Any]
 
     def steps(self, home: Home) -> Iterator[Floats]:
+        """What each round adds to the scores of these rows."""
         start = np.zeros_like(home.margin if self.n_outputs > 1 else home.margin[:, 0])
         rows = xgb.DMatrix(home.X, base_margin=start, nthread=1, **self.types)
         for place in range(self.booster.num_boosted_rounds()):
@@ -127,6 +128,7 @@ class NewTrees:
             yield step.reshape(home.margin.shape)
 
     def rounds(self, n: int) -> Rounds:
+        """The first n rounds, read."""
         trees = all_trees(self.booster[:n])
         return [trees[first : first + self.n_outputs] for first in range(0, len(trees), self.n_outputs)]
 
@@ -139,11 +141,13 @@ class LeafSteps:
     by_level: bool
 
     def steps(self, home: Home) -> Iterator[Floats]:
+        """What the leaves add to the scores of these rows."""
         walk = walker(home.X, by_level=self.by_level)
         for trees in self.trees:
             yield np.column_stack([tree.value[tree.leaves][walk.leaf_numbers(tree)] for tree in trees])
 
     def rounds(self, n: int) -> Rounds:
+        """The first n rounds."""
         return self.trees[:n]
 
 

@@ -17,12 +17,23 @@ def own_table(scores: Sequence[Score], gains: Sequence[Gain], title: str) -> Ric
     methods = [method for method in METHODS if any(score.method == method for score in scores)]
     gained = {gain.party: gain for gain in gains}
     shown = _empty("rows of", (*methods, "SimFL's gain", "95 % interval"), title)
+    digits = _digits([score.value for score in scores])
     for party in dict.fromkeys(score.rows for score in scores):
         values = {score.method: score.value for score in scores if score.rows == party}
-        cells = [_marked(f"{values[m]:.3f}", values[m] == min(values.values())) for m in methods]
+        cells = [_marked(f"{values[m]:.{digits}f}", values[m] == min(values.values())) for m in methods]
         gain = gained[str(party)]
-        shown.add_row(party, *cells, f"{gain.gain:+.3f}", f"{_short(gain.low)} to {_short(gain.high)}")
+        interval = f"{_short(gain.low, digits)} to {_short(gain.high, digits)}"
+        shown.add_row(party, *cells, f"{gain.gain:+.{digits}f}", interval)
     return shown
+
+
+def _digits(values: Sequence[float]) -> int:
+    """How many decimals, so that numbers of any size fit their columns.
+
+    >>> _digits([0.41, 0.5]), _digits([63.75, 9.1]), _digits([1234.5])
+    (3, 2, 0)
+    """
+    return max(0, 3 - max(0, len(str(int(max(map(abs, values))))) - 1))
 
 
 def table(results: Sequence[Result], title: str) -> RichTable:
@@ -48,13 +59,13 @@ def _empty(first: str, heads: Sequence[str], title: str) -> RichTable:
     return shown
 
 
-def _short(value: float) -> str:
+def _short(value: float, digits: int = 3) -> str:
     """With its sign, and without a leading zero.
 
-    >>> _short(-0.0634), _short(0.25), _short(12.3456)
-    ('-.063', '+.250', '+12.346')
+    >>> _short(-0.0634), _short(0.25), _short(12.3456, 1)
+    ('-.063', '+.250', '+12.3')
     """
-    text = f"{value:+.3f}"
+    text = f"{value:+.{digits}f}"
     return text[0] + text[1:].removeprefix("0")
 
 

@@ -32,6 +32,12 @@ def test_an_audit_prints_writes_and_passes_without_limits(run, capsys, tmp_path)
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
 
 
+def test_columns_can_be_left_out_and_the_verdict_comes_first(run, capsys, tmp_path):
+    assert run("t.csv", "--label", "ill", "--drop", "ward", "--no-advice", "--json", "a.json") == 0
+    assert json.loads((tmp_path / "a.json").read_text())["n_features"] == 6
+    assert "attacks surely do better than guessing" in capsys.readouterr().out.strip().splitlines()[0]
+
+
 @pytest.mark.parametrize(("limit", "code"), [(0.05, 1), (1, 0)])
 def test_the_exit_status_says_whether_the_limits_hold(run, capsys, limit, code):
     words = ("t.csv", "--label", "ill", "--matching", "blind", "--hashes", 3, "--no-advice", "--max-excess", limit)

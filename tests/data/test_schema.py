@@ -286,3 +286,11 @@ def test_parties_keep_a_declared_range_and_refuse_two():
     assert agree({"a": plain, "b": north}) == north
     with pytest.raises(DataError, match=r"'a' declares .*'b'"):
         agree({"a": north, "b": Schema((Column(name="age", cuts=(18, 65)),))})
+
+
+def test_all_columns_that_cannot_be_used_are_named_at_once():
+    rows = range(200)
+    table = pd.DataFrame({"id": [f"P{i}" for i in rows], "age": list(rows), "note": [f"text {i}" for i in rows]})
+    table["seen"] = "2024-01-01"
+    with pytest.raises(DataError, match=r"'id'.*Nor can these be used as they are: 'note', 'seen'\.$"):
+        Schema.propose(table)

@@ -1,5 +1,6 @@
 """Several splits of the same parties, and the four hospitals of the package."""
 
+import io
 import math
 
 import numpy as np
@@ -136,3 +137,15 @@ def test_own_gains_are_those_of_the_adjusted_model_in_the_main_metric():
     ]
     scores = [Score(method="SOLO", party="a", rows="a", metric="logloss", value=0.5)]
     assert Measured([], scores, gains).own_gains() == [gains[4]]
+
+
+def test_large_numbers_are_not_cut_at_80_characters():
+    methods = ("SOLO", "TFL", "SimFL", "SimFL joint", "ALL-IN")
+    scores = [Score(method=m, party=None, rows="party 1", metric="rmse", value=1063.753) for m in methods]
+    known = {"party": "party 1", "rows": "party 1", "metric": "rmse", "alone": 1.0, "together": 1.0, "n_rows": 9}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(tables.own_table(scores, [Gain(**known, gain=110.445, low=-2.03, high=1222.484)], "own rows"))
+    text = console.export_text()
+    assert "+110" in text
+    assert "-2 to +1222" in text
+    assert "…" not in text
