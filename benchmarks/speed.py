@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed midsize|prepare|growth|training|bins|rounds|sparse|profile [--rows N] [--json OUT]
 
-midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows, and the growing of the builders' trees in it
+midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows, and the growing of the trees in it
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
@@ -44,8 +44,8 @@ import simfl
 from benchmarks import accuracy
 from benchmarks.data import NAMES, load
 from simfl.party import Party
-from simfl.training.traversal import Walker, walker
 from simfl.training.histograms import HistogramGrower
+from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Grower, from_booster
 
 SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
