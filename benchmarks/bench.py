@@ -40,6 +40,10 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         ["--rows", "50000"],
     ),
     "training": ([*SPEED, "training"], ["--rows", "20000", "--repeats", "1"]),
+    "training-200k": (
+        [*SPEED, "training", "--shapes", "HIGGS-like", "--rows", "200000"],
+        ["--rows", "20000", "--repeats", "1"],
+    ),
     "training-plain": (
         [*SPEED, "training", "--set", "extra_depth=0"],
         ["--rows", "20000", "--repeats", "1"],
@@ -158,7 +162,7 @@ def _growth(found: dict[str, Any]) -> Rows:
 
 
 def _training(found: dict[str, Any]) -> Rows:
-    kinds = {"training": "default recipe", "training-plain": "`extra_depth=0`"}
+    kinds = {"training": "default recipe", "training-200k": "200,000 rows", "training-plain": "`extra_depth=0`"}
     columns = [(f"{r['shape']}, {kinds[n]}", r) for n in kinds for r in found.get(n, [])]
     if not columns:
         return []
@@ -186,7 +190,7 @@ def _profile(found: dict[str, Any]) -> Rows:
     for r in found.get("profile", []):
         rows = [[f"{r['rows']:,} {r['shape']} rows, default recipe", "milliseconds per tree, all threads together"]]
         for kind, seconds in r["thread_seconds_per_tree"].items():
-            name = "of `Grow`, XGBoost itself" if kind == "XGBoost" else f"`{kind}`"
+            name = "of `Grow`, the growing itself" if kind == "growing" else f"`{kind}`"
             rows += [[name, f"{1000 * seconds:.1f}"]] if seconds > 1e-3 else []
         rows.append(["wall time", f"{1000 * r['wall_seconds_per_tree']:.1f}"])
     return rows
@@ -202,9 +206,9 @@ def _bins(found: dict[str, Any]) -> Rows:
 
 
 def _midsize(found: dict[str, Any]) -> Rows:
-    head = ["", "stage 1, s", "stage 2, s", "of it the builders' XGBoost", "`xgb.train` on all rows, s"]
-    rows = [[*head, "stage 2 over `xgb.train`", "the builders' XGBoost alone over `xgb.train`"]]
-    keys = ("prepare", "simfl", "builders_xgboost", "all_in", "over_all_in", "xgboost_over_all_in")
+    head = ["", "stage 1, s", "stage 2, s", "of it growing", "`xgb.train` on all rows, s"]
+    rows = [[*head, "stage 2 over `xgb.train`", "growing alone over `xgb.train`"]]
+    keys = ("prepare", "simfl", "builders_grow", "all_in", "over_all_in", "growing_over_all_in")
     for r in found.get("midsize", []):
         name = ", ".join(f"`{k}={v}`" for k, v in r["options"].items()) or "default recipe"
         rows.append([name, *(f"{r[k]:.2f}" for k in keys)])
