@@ -22,7 +22,8 @@ def pack(g, h, unit_g, unit_h, order, packed):
     """Gradients as integers, of the rows that have any."""
     n = 0
     for i in range(len(g)):
-        own = (np.int64(np.rint(g[i] / unit_g)) << 32) + np.int64(np.rint(h[i] / unit_h))
+        weight = max(np.int64(np.rint(h[i] / unit_h)), np.int64(h[i] > 0))  # nobody becomes nobody
+        own = (np.int64(np.rint(g[i] / unit_g)) << 32) + weight
         if own != 0:
             order[n], packed[n] = i, own
             n += 1
@@ -46,6 +47,7 @@ def grow(rows, columns, order, packed, rule, sums, nodes, spare, stack):
         if depth == rule.depth:
             continue
         gain, j, b, missing_left = _best_split(rows, columns, order, packed, begin, end, rule, sums, own, spare)
+        gain = np.float64(gain) * rule.unit
         if gain <= LEAST_GAIN or gain < rule.gamma:
             continue
         middle = _partition(rows, columns, order, packed, begin, end, (j, b, missing_left), spare)
@@ -194,12 +196,12 @@ def _running_sums(columns, sums, missing_left, left):
 @njit(nogil=True, cache=True, error_model="numpy")
 def _gains(left, total, before, rule, gains):
     """XGBoost compares gains as float32: which of two equal ones is taken must not hang on the last bit."""
-    reg_lambda, reg_alpha, lightest, unit = rule.reg_lambda, rule.reg_alpha, rule.min_child_weight, rule.unit
+    reg_lambda, reg_alpha, lightest = rule.reg_lambda, rule.reg_alpha, rule.min_child_weight
     for b in range(len(left)):
         right = total - left[b]
         gain = _score(left[b], reg_lambda, reg_alpha) + _score(right, reg_lambda, reg_alpha) - before
         own = min(np.float64(left[b] & LOW_HALF), np.float64(right & LOW_HALF))
-        gains[b] = np.float32(max(gain, 0.0) * unit) if own >= lightest else np.float32(0.0)
+        gains[b] = np.float32(max(gain, 0.0)) if own >= lightest else np.float32(0.0)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

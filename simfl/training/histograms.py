@@ -2,7 +2,8 @@
 
 XGBoost's time for a deep tree on few rows goes by nodes times bins: a thousand nodes, most with a few dozen rows, each
 with a histogram of all columns. Here a node costs what its rows cost. Cut points, gain and rules are XGBoost's: with
-the same gradients it finds the same splits, but for gains that are equal to six digits. Not in the paper.
+the same gradients it finds the same splits, but for gains that are equal to six digits, and for rows whose gradients
+are below 2**-30 of the sum of all. Not in the paper.
 
 Gradients are integers, packed as (g << 32) + h: one addition for both, the same bits in any order. A row has one entry
 per column, the number of its bin among those of all columns. The bin that most rows of a column have, or a missing
@@ -20,10 +21,12 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
+from simfl.errors import ParameterError
 from simfl.params import TrainParams
 from simfl.training._histograms import grow, pack
 from simfl.training.trees import LEAF, Tree, breadth_first, children, deeper
 
+DEEPEST = 64  # a histogram is kept per level
 MOST_BINS = 2**16  # of all columns together: an entry has two bytes
 FEWEST_ROWS = 1000  # with fewer XGBoost takes a millisecond; nobody should wait for a compiler
 OFTEN = 0.3  # of the rows: a bin that more rows have gets no entries
@@ -65,7 +68,7 @@ def fits(params: TrainParams) -> bool:
     grown = deeper(params)
     all_columns = min(params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode) == 1
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
-    by_level = grown.max_depth and not grown.max_leaves and grown.grow_policy == "depthwise"
+    by_level = 0 < grown.max_depth <= DEEPEST and not grown.max_leaves and grown.grow_policy == "depthwise"
     on_cpu = (params.device or "cpu") == "cpu"
     plain = params.leaf_values != "builder" and params.epsilon is None  # noise can make a hessian negative
     return bool(plain and by_level and on_cpu and all_columns and not bound)
@@ -79,7 +82,8 @@ def histogrammed(X: Table, binned: xgb.QuantileDMatrix) -> Histogrammed | None:
     if X.shape[0] < FEWEST_ROWS:
         return None
     start, values = binned.get_quantile_cut()
-    cuts = [own[1:].astype(np.float32) for own in np.split(values, start[1:-1].astype(np.int64))]
+    most = np.finfo(np.float32).max  # the last cut point is beyond all values, and can be infinite
+    cuts = [np.minimum(own[1:], most).astype(np.float32) for own in np.split(values, start[1:-1].astype(np.int64))]
     if sum(map(len, cuts)) + len(cuts) >= MOST_BINS:
         return None
     return _of_sparse(X, cuts) if sparse.issparse(X) else _of_dense(np.asarray(X, dtype=np.float32), cuts)
@@ -212,4 +216,7 @@ class HistogramGrower:
 
 def _unit(values: Floats) -> float:
     """A power of two, so that the sum of all has `BITS` bits."""
-    return math.ldexp(1.0, math.frexp(float(np.abs(values).sum(dtype=np.float64)) or 1.0)[1] - BITS)
+    total = float(np.abs(values).sum(dtype=np.float64))
+    if not math.isfinite(total):
+        raise ParameterError("A gradient is not finite: the training diverges. Lower learning_rate.")
+    return math.ldexp(1.0, math.frexp(total or 1.0)[1] - BITS)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import simfl
+from simfl.errors import ParameterError
 from simfl.params import train_params
 from simfl.training import histograms, trees
 from simfl.training.histograms import HistogramGrower, histogrammed
@@ -134,6 +135,32 @@ def test_gradients_of_zero_give_a_single_leaf():
     assert own.feature.tolist() == [trees.LEAF]
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_gradients_that_are_not_finite_are_refused(value):
+    X, g, h = table(9)
+    g[7] = value
+    own = histogrammed(X, xgb.QuantileDMatrix(X, max_bin=16))
+    with pytest.raises(ParameterError, match="diverges"):
+        HistogramGrower(own, train_params(max_depth=3)).grow(g, h, 0)
+
+
+def test_thresholds_are_finite_whatever_the_values():
+    X, g, h = table(9)
+    X[:, 4] = np.where(g > 0, np.nan, 3e38)  # XGBoost's last cut point is twice that
+    own = histogrammed(X, xgb.QuantileDMatrix(X, max_bin=16))
+    tree = HistogramGrower(own, train_params(max_depth=1, extra_depth=0)).grow(g, h, 0)
+    assert tree.feature[0] == 4
+    assert np.isfinite(tree.threshold).all()
+
+
+def test_large_gradients_do_not_hide_the_best_split():
+    X, g, h = table(9)
+    g = np.where(X[:, 2] > 0.3, 1e20, -1e20).astype(np.float32)
+    own = histogrammed(X, xgb.QuantileDMatrix(X, max_bin=64))
+    tree = HistogramGrower(own, train_params(max_depth=1, extra_depth=0)).grow(g, np.ones_like(h), 0)
+    assert tree.feature[0] == 2
+
+
 def test_too_many_bins_are_left_to_xgboost(monkeypatch):
     monkeypatch.setattr(histograms, "MOST_BINS", 20)
     X, _, _ = table(10)
@@ -171,6 +198,7 @@ def test_a_training_has_the_same_bits_on_any_number_of_threads_and_under_masks(o
         {"interaction_constraints": ((0, 1),)},
         {"max_delta_step": 1.0},
         {"max_depth": 0, "max_leaves": 31},
+        {"max_depth": 100},
     ],
 )
 def test_what_it_does_not_know_is_left_to_xgboost(params):
