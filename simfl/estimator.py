@@ -22,15 +22,18 @@ from simfl.callbacks import default_callbacks
 from simfl.data.arrow import as_arrow
 from simfl.data.schema import Schema
 from simfl.data.table import as_labels, as_table, class_numbers
-from simfl.errors import DataError
+from simfl.errors import DataError, ParameterError
 from simfl.federation import train
 from simfl.model import Model
 from simfl.params import defaults, documented, refuse_unknown
 from simfl.partition import by_column
 from simfl.party import Party, Rows
+from simfl.training.losses import LOSSES, Labels, is_multi, labels_of
 from simfl.training.losses.concordance import concordance
 
 _DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
+_CLASSIFIER, _REGRESSOR = _DEFAULTS | {"objective": None}, _DEFAULTS | {"objective": "reg:squarederror"}
+_ESTIMATORS = {"classes": "SimFLClassifier", "numbers": "SimFLRegressor", "bounds": "SimFLSurvival"}  # by labels
 _ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
 
 
@@ -44,21 +47,27 @@ class _Given:
     eval_set: Any = None
 
 
+def _constructor(defaults: dict[str, Any]) -> Any:
+    """An `__init__` that takes these parameters."""
+
+    def init(self: Any, **params: Any) -> None:
+        refuse_unknown(params, tuple(defaults))
+        for name, value in (defaults | params).items():
+            setattr(self, name, value)
+
+    # scikit-learn reads the parameters off the constructor's signature.
+    init.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        + [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=v) for n, v in defaults.items()]
+    )
+    return init
+
+
 class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
     """What all estimators share."""
 
     model_: Model
-
-    def __init__(self, **params: Any) -> None:
-        refuse_unknown(params, tuple(_DEFAULTS))
-        for name, value in (_DEFAULTS | params).items():
-            setattr(self, name, value)
-
-    # scikit-learn reads the parameters off the constructor's signature.
-    __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-        + [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=v) for n, v in _DEFAULTS.items()]
-    )
+    __init__ = _constructor(_DEFAULTS)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -166,6 +175,16 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         return np.concatenate(parts)[np.argsort(np.concatenate(list(whose.values())))]
 
 
+def _refuse_other_labels(objective: Any, wanted: Labels) -> None:
+    """Refuse the objective of another estimator. Words that do not exist are refused by the training."""
+    found = labels_of(objective) if isinstance(objective, str) and objective in LOSSES else wanted
+    if found != wanted:
+        raise ParameterError(
+            f"objective={objective!r} is not one of {_ESTIMATORS[wanted]}: its labels are {found}, not {wanted}. "
+            f"Use {_ESTIMATORS[found]}."
+        )
+
+
 def _schema_of(X: Any) -> Schema | None:
     """The schema of a frame with categories; other tables are scikit-learn's business."""
     frame = None if sparse.issparse(X) else as_arrow(X, "The table")
@@ -207,9 +226,9 @@ def _places(y: AnyArray, declared: list[Any]) -> AnyArray:
         raise DataError(f"{error} Declare them all: classes=[...].") from None
 
 
-@documented(_DEFAULTS)
+@documented(_CLASSIFIER)
 class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
-    """A classifier over several parties: binary:logistic for two classes, multi:softprob for more.
+    """A classifier over several parties. `objective=None`: binary:logistic for two classes, multi:softprob for more.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -217,6 +236,8 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     >>> SimFLClassifier(n_trees=20, random_state=0).fit(X, y, parties=site).score(X, y) > 0.95
     True
     """
+
+    __init__ = _constructor(_CLASSIFIER)
 
     def fit(
         self,
@@ -242,12 +263,27 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
             self.classes_, numbers = np.array(declared), _places(y, declared)
         if len(self.classes_) < 2:
             raise DataError(f"All labels are of one class ({self.classes_[0]!r}). Two classes at least are needed.")
-        objective = "binary:logistic" if len(self.classes_) == 2 else "multi:softprob"
+        objective = self._objective_for(len(self.classes_))
         classes = list(range(len(self.classes_))) if self._declared_classes() else None
         given = _Given(parties, sample_weight, init_model, eval_set)
         self._fit(X, numbers, given, objective=objective, classes=classes)
         self.model_.labels = self.classes_
         return self
+
+    def _objective_for(self, n_classes: int) -> str:
+        """The objective as given, or what fits so many classes."""
+        given = self.get_params()["objective"]
+        if callable(given):
+            raise ParameterError(
+                "A function as objective learns margins, not classes. Use SimFLRegressor, with labels 0 and 1."
+            )
+        _refuse_other_labels(given, "classes")
+        if n_classes > 2 and given in LOSSES and not is_multi(given):
+            raise ParameterError(
+                f"objective={given!r} knows two classes, and there are {n_classes}. Use multi:softprob, or leave "
+                "objective out."
+            )
+        return given or ("binary:logistic" if n_classes == 2 else "multi:softprob")
 
     def _numbers(self, y: Any) -> Any:
         return class_numbers(as_labels(y, len(y), "eval_set"), self.classes_.tolist(), "eval_set").astype(int)
@@ -269,14 +305,19 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         return self._predicted(X, parties, Model.predict_proba)
 
 
-@documented(_DEFAULTS)
+@documented(_REGRESSOR)
 class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
-    """A regressor over several parties: reg:squarederror.
+    """A regressor over several parties.
+
+    `objective` is any whose labels are numbers (docs/howto/objectives.md), or a function `(y_true, y_pred) -> gradient,
+    hessian` as XGBRegressor takes it; then `predict` gives margins.
 
     >>> X = np.arange(40.0).reshape(20, 2)
     >>> SimFLRegressor(n_trees=30, random_state=0).fit(X, X[:, 0]).predict(X[:1]).shape
     (1,)
     """
+
+    __init__ = _constructor(_REGRESSOR)
 
     def fit(
         self,
@@ -291,8 +332,9 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
 
         `eval_set=[(X, y)]`: rows to watch, for early stopping.
         """
+        _refuse_other_labels(self.get_params()["objective"], "numbers")
         X, y = self._check_fit(X, y, None, y_numeric=True)
-        return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set), objective="reg:squarederror")
+        return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set))
 
     def predict(self, X: Any, parties: Any = None) -> AnyArray:
         """The predicted number of every row. `parties`: with `party_column`, whose rows; None: a new site's."""

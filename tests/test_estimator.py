@@ -42,10 +42,19 @@ def test_the_estimators_keep_scikit_learns_rules(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("kind", BOTH)
-def test_the_signature_shows_the_parameters_and_their_defaults(kind):
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        (simfl.SimFLClassifier, {"objective": None}),
+        (simfl.SimFLRegressor, {"objective": "reg:squarederror"}),
+        (simfl.SimFLSurvival, {}),
+    ],
+)
+def test_the_signature_shows_the_parameters_and_their_defaults(kind, own):
     shown = {name: p.default for name, p in inspect.signature(kind).parameters.items()}
-    assert shown == {name: value for name, value in defaults().items() if name != "objective"}
+    assert shown == {name: value for name, value in defaults().items() if name != "objective"} | own
+    for name, default in own.items():
+        assert f"{name} (default {default!r})" in kind.__doc__
 
 
 @pytest.mark.parametrize("kind", BOTH)
