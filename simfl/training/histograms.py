@@ -22,7 +22,7 @@ from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
 from simfl.errors import ParameterError
-from simfl.params import TrainParams
+from simfl.params import TrainParams, by_function
 from simfl.training._histograms import grow, pack
 from simfl.training.trees import LEAF, Tree, breadth_first, children, deeper
 
@@ -70,7 +70,8 @@ def fits(params: TrainParams) -> bool:
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
     by_level = 0 < grown.max_depth <= DEEPEST and not grown.max_leaves and grown.grow_policy == "depthwise"
     on_cpu = (params.device or "cpu") == "cpu"
-    plain = params.leaf_values != "builder" and params.epsilon is None  # noise can make a hessian negative
+    # Noise and a function of the user's can make a hessian negative.
+    plain = params.leaf_values != "builder" and params.epsilon is None and not by_function(params.objective)
     return bool(plain and by_level and on_cpu and all_columns and not bound)
 
 
