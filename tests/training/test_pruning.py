@@ -90,6 +90,21 @@ def test_old_leaves_and_pruned_tree_give_the_same_values(seed, gamma, mcw):
     assert keep_all(small, new_G, new_H, params)[0].value == pytest.approx(small.value, abs=1e-6)
     if small.n_leaves > 1:
         assert new_H.min() >= mcw
-        assert (
-            score(new_G, new_H, params).sum() - score(G.sum(), H.sum(), params) >= gamma * (small.n_leaves - 1) - 1e-6
-        )
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 3.0]))
+def test_what_is_kept_gains_gamma_for_every_split(seed, gamma):
+    """As long as the tree is not too large: what is removed then is not weighed against gamma again."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, 4)).astype(np.float32)
+    g, h = rng.normal(size=300).astype(np.float32), rng.random(300).astype(np.float32)
+    params = train_params(max_depth=5, extra_depth=0, gamma=gamma, min_child_weight=0.0)
+    grown = train_params(max_depth=5, extra_depth=0, gamma=0.0, min_child_weight=0.0)
+    tree = Grower(xgb.QuantileDMatrix(X[:100]), grown, threads=1).grow(g[:100], h[:100], seed=0)
+    leaf = leaf_numbers(tree, X)
+    G, H = (np.bincount(leaf, weights=v, minlength=tree.n_leaves) for v in (g, h))
+    small, _ = prune(tree, G, H, params)
+    now = leaf_numbers(small, X)
+    new_G, new_H = (np.bincount(now, weights=v, minlength=small.n_leaves) for v in (g, h))
+    gain = score(new_G, new_H, params).sum() - score(G.sum(), H.sum(), params)
+    assert gain >= gamma * (small.n_leaves - 1) - 1e-6
