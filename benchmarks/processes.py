@@ -1,7 +1,7 @@
 """A federation of real processes on this machine: a hub and N parties with certificates, FLARE between them, measured.
 
     python -m benchmarks.processes --parties 5 20 50                      how it grows with the parties
-    python -m benchmarks.processes --parties 4 --slower 10                one party that computes ten times as long
+    python -m benchmarks.processes --parties 4 --slower 10                one party ten times as slow (its thread)
     python -m benchmarks.processes --parties 4 --delay 15 --trees 2       ... that takes 15 seconds for each answer
     python -m benchmarks.processes --parties 10 --rows 100000 --columns 28 --trees 24
 
@@ -42,6 +42,7 @@ from simfl.report.record import RunRecord
 SLOWER, DELAY = "BENCHMARK_SLOWER", "BENCHMARK_DELAY"  # environment variables of the slow party
 SLOW = "p0"  # its name
 NAME = "benchmarks.processes"  # of this module, for FLARE
+OF_TREES = ("SumOntoRows", "Grow", "SumPerLeaf", "Add", "Read")  # what parties are asked for every tree
 ROOT = Path(__file__).parents[1]
 AT_ONCE = 10  # parties that are started together
 HEAD = [
@@ -242,9 +243,8 @@ def _hops(record: RunRecord) -> dict[str, dict[str, float]]:
 
 def row(found: dict[str, Any]) -> str:
     """As the page has it."""
-    per_tree = {k: h for k, h in found["hops"].items() if h["number"] >= found["trees"]}
-    hop = statistics.median(h["median"] for h in per_tree.values())
-    slow = max(h["slow"] for h in per_tree.values())
+    per_tree = [hop for kind, hop in found["hops"].items() if kind in OF_TREES]
+    hop, slow = statistics.mean(h["median"] for h in per_tree), max(h["slow"] for h in per_tree)
     spent, peaks = found["processor"], found["peaks"]
     cells = [
         *(found["recipe"], str(found["parties"]), f"{found['rows']:,}", f"{found['seconds_per_tree']:.2f}"),
