@@ -45,6 +45,7 @@ POLL = 0.5  # seconds between two questions to the hub
 RETRIES = 3  # how often in a row a job may be lost without a new tree
 SETTLE = 10.0  # seconds after its loss from which a party that the hub hears again is taken in with a new job
 WAIT_FOR_PARTIES = 120.0
+REMIND = 300.0  # seconds after which a party that is slow again is named again
 RECEIVER_FILE = "receiver.key"  # opens the model, where the hub does not get to see it
 
 
@@ -325,7 +326,7 @@ class _RunningJob:
         self.back: list[str] = []  # parties that were lost and are connected again
         self.without_model: list[str] = []
         self._lost_at: dict[str, float] = {}
-        self._waiting: list[str] = []  # for whom
+        self._told: dict[str, float] = {}  # when it was said that a party is waited for
         self._left: list[str] = []  # who has said goodbye
         self._ready = False  # the hub's end of the job answers
         try:
@@ -392,10 +393,12 @@ class _RunningJob:
         self._left = left
 
     def _tell_waiting(self, waiting: list[str]) -> None:
-        """Say for whom the training waits, once."""
-        if waiting and waiting != self._waiting:
-            self.run.listener.say("waiting", f"waiting for an answer of {', '.join(waiting)} for {SLOW:g} seconds now")
-        self._waiting = waiting
+        """Say for whom the training waits. A party that is slow with every answer is not named with every answer."""
+        now = time.monotonic()
+        new = [party for party in waiting if now - self._told.get(party, -math.inf) > REMIND]
+        if new:
+            self.run.listener.say("waiting", f"waiting for an answer of {', '.join(new)} for {SLOW:g} seconds now")
+        self._told |= dict.fromkeys(new, now)
 
     def _fetch(self, name: str) -> bytes:
         data = b""

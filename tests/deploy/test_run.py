@@ -5,6 +5,7 @@ import re
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -317,6 +318,14 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
     assert list(history["missed"]) == ["south"]
     assert missed == list(range(missed[0], missed[-1] + 1))
     assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
+
+
+def test_a_party_that_is_slow_with_every_answer_is_named_once():
+    said, job = [], runs._RunningJob.__new__(runs._RunningJob)
+    job.run, job._told = SimpleNamespace(listener=runs.Listener(said.append)), {}
+    for waiting in (["north"], [], ["north"], ["north", "south"]):
+        job._tell_waiting(waiting)
+    assert said == [f"waiting for an answer of {name} for 10 seconds now" for name in ("north", "south")]
 
 
 def test_a_party_that_is_away_at_the_end_gets_the_model_with_a_resume(federation, tmp_path):
