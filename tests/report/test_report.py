@@ -27,6 +27,7 @@ from simfl.simulate import simulation
 from simfl.simulate.comparison import compare
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PATIENCE = 180_000  # milliseconds: other tests may have the machine
 STRANGE = "</script><img src=x onerror=alert(1)>"
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="No chromium here: apt-get install chromium")
 
@@ -64,7 +65,7 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -82,7 +83,7 @@ def opened(browser, records, tmp_path):
         page.on("console", lambda m: page.complaints.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
         page.on("request", lambda r: None if r.url.startswith("file:") else page.complaints.append(r.url))
-        page.goto(path.as_uri())
+        page.goto(path.as_uri(), timeout=PATIENCE)
         page.wait_for_selector("html[data-drawn]", timeout=30_000)
         pages.append(page)
         return page
@@ -292,7 +293,7 @@ def test_the_watched_page_follows_the_run(browser, records, tmp_path):
     with serve(tmp_path, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page = browser.new_page()
-        page.goto(f"http://localhost:{server.server_address[1]}/")
+        page.goto(f"http://localhost:{server.server_address[1]}/", timeout=PATIENCE)
         page.wait_for_timeout(2500)
         msgspec.structs.replace(run, title="after").save(tmp_path)
         page.wait_for_function("document.querySelector('h1').textContent !== 'before'", timeout=10_000)
