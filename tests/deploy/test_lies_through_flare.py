@@ -85,7 +85,7 @@ def check_nothing_private(federation, texts):
     assert PATIENT.encode() not in written
     assert PLACE.encode() not in written
     said = "\n".join([*texts, *(p.read_text() for p in files if p.suffix in (".log", ".txt"))])
-    numbers = {*re.findall(r"-?\d+\.\d{3,}", said)}
+    numbers = {*re.findall(r"-?\d+\.\d{3,}(?!\d| s\b)", said)}  # the pace of a training is in seconds
     for name in PARTIES:
         rows = (federation.study_path.parent / f"{name}.csv").read_text().splitlines()[1:]
         assert numbers & {cell for row in rows for cell in row.split(",")} == set()
