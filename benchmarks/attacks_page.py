@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import COLOURS, OTHERS, Page
-from simfl.audit.findings import points
+from simfl.audit.pages import points
 
 MODELS = ("paper", "similar", "joint", "joint, epsilon 10", "joint, epsilon 1", "pooled XGBoost", "SOLO")
 # Published reconstruction rates (%), depths 3 to 8, all columns: necst/TimberStrike, paper_visualization. Stroke was

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from benchmarks.pages import Page
-from simfl.audit.findings import Finding, points
+from simfl.audit.findings import Finding
+from simfl.audit.pages import points
 
 Row = dict[str, Any]
 CLEAR = 0.05  # surely further above guessing than this: bold

@@ -249,7 +249,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         schema: Schema | None = None,
         eval_set: Any = None,
     ) -> Self:
-        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from.
+        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to continue from.
 
         `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
         (`simfl.data.schema`); joint with epsilon needs it.
@@ -271,7 +271,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         return self
 
     def _objective_for(self, n_classes: int) -> str:
-        """The objective as given, or what fits so many classes."""
+        """The objective as given, or what fits this number of classes."""
         given = self.get_params()["objective"]
         if callable(given):
             raise ParameterError(
@@ -328,7 +328,7 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
         init_model: Model | None = None,
         eval_set: Any = None,
     ) -> Self:
-        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from.
+        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to continue from.
 
         `eval_set=[(X, y)]`: rows to watch, for early stopping.
         """
@@ -357,7 +357,7 @@ class SimFLSurvival(_SimFLEstimator):
     def fit(
         self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None, init_model: Model | None = None
     ) -> Self:
-        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to go on from."""
+        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to continue from."""
         self.schema_, self._declared = _schema_of(X), False
         rows = X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
         rows = validate_data(self, rows, **_ACCEPTED)

@@ -8,10 +8,10 @@ for them.
 
 from __future__ import annotations
 
-import jinja2
 import msgspec
 
-from simfl.audit.findings import MARKS, Audit, Finding, points
+from simfl.audit.findings import MARKS, Audit, Finding
+from simfl.audit.pages import template
 from simfl.privacy.observed import Protection
 
 ALWAYS = (  # true of every study, whatever the audit found
@@ -101,16 +101,8 @@ def seen_by(kind: str, *, masked: bool, hub_sees_totals: bool) -> str:
 
 def render(audit: Audit, filing: Filing) -> str:
     """The page: no script, no other file; on A4 and on a screen."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("simfl.audit"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"percent": "{:.1%}".format, "points": points}
     marked = sorted(((f, audit.mark(f)) for f in audit.findings), key=lambda pair: -pair[0].excess)
-    return environment.get_template("dpia.html.jinja").render(
+    return template("dpia.html.jinja").render(
         audit=audit,
         filing=filing,
         marked=marked,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import jinja2
 import msgspec
 from rich import box
 from rich.table import Column
 from rich.table import Table as RichTable
 
 from simfl.arrays import Doubles
+from simfl.audit.pages import points, template
 from simfl.errors import DataError, FileError
 from simfl.params import Ids, Matching
 from simfl.report.bootstrap import interval
@@ -210,28 +210,11 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     def html(self) -> str:
         """A page for people, from `templates/audit.html.jinja`: no script, no other file; light, dark and on paper."""
-        environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("simfl.audit"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            keep_trailing_newline=True,
-        )
-        environment.filters |= {"percent": "{:.1%}".format, "points": points}
         worst_first = sorted(self.findings, key=lambda finding: -finding.excess)
         marked = [(finding, self.mark(finding)) for finding in worst_first]
         found = {mark for _, mark in marked}
         worst = "bad" if "bad" in found else "warn" if "warn" in found and not self.limits else "calm"
-        return environment.get_template("audit.html.jinja").render(audit=self, marked=marked, worst=worst, words=MARKS)
-
-
-def points(share: float) -> str:
-    """A difference of two shares, in percentage points.
-
-    >>> points(0.123)
-    '+12.3'
-    """
-    return f"{100 * share:+.1f}"
+        return template("audit.html.jinja").render(audit=self, marked=marked, worst=worst, words=MARKS)
 
 
 class Counted(NamedTuple):

@@ -40,7 +40,7 @@ def watch(
     port: Annotated[int, typer.Option(min=0, max=65535, help="where to listen; 0: any free port")] = 8765,
     show: Open = False,
 ) -> None:
-    """Show a run in the browser while it goes on. Listens on this machine only; Ctrl-C ends it."""
+    """Show a run in the browser while it is under way. Listens on this machine only; Ctrl-C ends it."""
     from simfl.report.watch import serve
 
     with serve(run, port) as server:

@@ -104,7 +104,7 @@ class Course:
         self._save()
 
     def enter(self, stage: str, text: str = "") -> None:
-        """A stage begins. It is told unless it goes on."""
+        """A stage begins. It is said unless it continues."""
         if stage != self.stage.stage:
             self._change(stage=stage)
             tell("stage", text or stage)

@@ -5,7 +5,7 @@ still has the same rows to protect, so none of that begins a new account; every 
 the party's own people begin one, by naming another ledger.
 
 A run is charged in full before its first noisy sum can leave: a crash may count too much, never too little. When it is
-resumed it is not charged again; what it has released (`Account.releases`) is on the disk, too, and goes on counting.
+resumed it is not charged again; what it has released (`Account.releases`) is on the disk, too, and still counts.
 Runs are composed as dp-accounting composes Gaussian mechanisms: with multipliers z_i of their noise they are one with
 1 / z**2 = sum of 1 / z_i**2. That is less than the sum of their epsilons.
 """

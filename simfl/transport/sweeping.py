@@ -20,7 +20,7 @@ class Sweeper:
         self._thread: threading.Thread | None = None
 
     def schedule(self, task: Any, seconds: float) -> None:
-        """Remove this task of FLARE's in so many seconds."""
+        """Remove this task of FLARE's after these seconds."""
         with self._more:
             self._due.append((time.monotonic() + seconds, task))
             if self._thread is None:
@@ -43,7 +43,7 @@ class _Scheduled:
     """What FLARE keeps in the place of its timer."""
 
     def cancel(self) -> None:
-        """The task is gone already. It goes once more, which does no harm."""
+        """The task is gone already. It is removed again, which does no harm."""
 
 
 def sweep_with_one_thread(tasks: Any) -> None:
