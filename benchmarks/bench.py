@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         [*SPEED, "training", "--set", "extra_depth=0"],
         ["--rows", "20000", "--repeats", "1"],
     ),
+    "growing": ([*SPEED, "growing"], ["--rows", "3000", "--repeats", "1"]),
     "bins": ([*SPEED, "bins", "--shapes", "HIGGS-like"], ["--rows", "20000", "--trees", "20"]),
     "sparse": ([*SPEED, "sparse"], ["--rows", "5000"]),
     "rounds": ([*SPEED, "rounds"], ["--trees", "30"]),
@@ -92,7 +93,8 @@ def page(found: dict[str, Any]) -> Page:
         ("The search for similar rows, one core", _search),
         ("Stage 1, ten parties", _prepare),
         ("Growth", _growth),
-        ("Training, ten parties of 100,000 rows each, depth 8", _training),
+        ("Training, ten parties, a million rows where nothing else is said, depth 8", _training),
+        ("One tree of a builder, ten levels, one thread, processor time", _growing),
         ("Where the time of a tree goes", _profile),
         ("Bins, ten parties, no rematch", _bins),
         ("A mid-size run: a9a, ten parties, 200 trees", _midsize),
@@ -194,6 +196,14 @@ def _profile(found: dict[str, Any]) -> Rows:
             rows += [[name, f"{1000 * seconds:.1f}"]] if seconds > 1e-3 else []
         rows.append(["wall time", f"{1000 * r['wall_seconds_per_tree']:.1f}"])
     return rows
+
+
+def _growing(found: dict[str, Any]) -> Rows:
+    rows = [["rows of the builder", "bins", "histograms, ms", "XGBoost, ms", "histograms over XGBoost"]]
+    for r in found.get("growing", []):
+        times = (f"{1000 * r[key]:.1f}" for key in ("own", "xgboost"))
+        rows.append([f"{r['rows']:,}", str(r["bins"]), *times, f"{r['over_xgboost']:.2f}"])
+    return rows if len(rows) > 1 else []
 
 
 def _bins(found: dict[str, Any]) -> Rows:

@@ -1,12 +1,13 @@
 """How fast both stages are at the paper's size, through the public doors.
 
-    python -m benchmarks.speed midsize|prepare|growth|training|bins|rounds|sparse|profile [--rows N] [--json OUT]
+    python -m benchmarks.speed midsize|prepare|growth|training|growing|bins|rounds|sparse|profile ... [--json OUT]
 
 midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows, and the growing of the trees in it
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
           trees: seconds per tree in one run, as ratios, and bytes per tree
+growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread
 bins      256 bins and 64, the default of large parties: log loss on new rows, seconds per tree
 rounds    parallel rounds (`turns="all"`) against one builder at a time: log loss, seconds, questions in sequence
 sparse    both stages on 70,000 x 20,000 words: seconds, peak memory
@@ -43,8 +44,9 @@ from sklearn.metrics import log_loss
 import simfl
 from benchmarks import accuracy
 from benchmarks.data import NAMES, load
+from simfl.params import builder_bins, train_params
 from simfl.party import Party
-from simfl.training.histograms import HistogramGrower
+from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Grower, from_booster
 
@@ -167,6 +169,26 @@ def midsize(n_trees: int = 200, **options: Any) -> dict[str, Any]:
         "over_all_in": ours / theirs,
         "growing_over_all_in": spent["growing"] / theirs,
     }
+
+
+def growing(n: int, repeats: int) -> dict[str, Any]:
+    """A builder's tree of n HIGGS-like rows by histograms and by XGBoost, in turn: processor seconds, one thread."""
+    X, y = rows("HIGGS-like", n)
+    params = train_params(max_depth=DEPTH, max_bin=builder_bins(train_params(), N_PARTIES, N_PARTIES * n))
+    g, h = (0.5 - y).astype(np.float32), np.full(n, 0.25, np.float32)
+    cut = xgb.QuantileDMatrix(X, max_bin=params.max_bin, nthread=1)
+    binned = histogrammed(X, cut)
+    if binned is None:
+        raise ValueError(f"{n} rows are grown by XGBoost")
+    growers = {"own": HistogramGrower(binned, params), "xgboost": Grower(cut, params, threads=1)}
+    spent: dict[str, list[float]] = {name: [] for name in growers}
+    for _ in range(repeats + 1):  # the first one compiles
+        for name, grower in growers.items():
+            begun = time.process_time()
+            grower.grow(g, h, seed=0)
+            spent[name].append(time.process_time() - begun)
+    own, theirs = (statistics.median(spent[name][1:]) for name in growers)
+    return {"rows": n, "bins": params.max_bin, "own": own, "xgboost": theirs, "over_xgboost": own / theirs}
 
 
 def bins(shape: str, n: int, n_trees: int) -> dict[str, Any]:
@@ -311,6 +333,7 @@ def _growth(given: argparse.Namespace, more: dict[str, Any]) -> list[dict[str, A
 
 
 MILLION = 1_000_000
+BUILDERS = (3_000, 20_000, 100_000, 400_000)  # rows of one party
 LIGHTER: tuple[dict[str, Any], ...] = ({}, {"rematch": 0}, {"rematch": 0, "extra_depth": 0})
 # what it does with the arguments and changed parameters; how many rows and trees unless given
 WORK: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], list[dict[str, Any]]], int, int]] = {
@@ -321,6 +344,11 @@ WORK: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], list[dict[s
         lambda given, more: [apart(training, s, given.rows, given.trees, given.repeats, **more) for s in given.shapes],
         MILLION,
         40,
+    ),
+    "growing": (
+        lambda given, more: [apart(growing, n, 3 * given.repeats) for n in BUILDERS if n <= given.rows],
+        MILLION,
+        0,
     ),
     "bins": (lambda given, more: [apart(bins, s, given.rows, given.trees) for s in given.shapes], 600_000, 60),
     "rounds": (lambda given, more: [apart(rounds, name, given.trees) for name in NAMES], 0, 200),

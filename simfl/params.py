@@ -582,8 +582,8 @@ def with_numbers(params: TrainParams, names: list[str] | None, n_features: int) 
 def builder_bins(params: TrainParams, n_parties: int, n_rows: int) -> int:
     """How many bins a builder's features get where `max_bin` leaves it open.
 
-    Growing a deep tree costs by nodes times bins: with half of them it takes little more than half of the time. Every
-    party has cut points of its own, so that the trees together see as many as one party's fine bins (docs/recipes.md).
+    The search for the best split costs by nodes times bins. Every party has cut points of its own, so that the trees
+    together see as many as one party's fine bins (docs/recipes.md).
     """
     if n_parties == 1 or params.recipe not in SIMILAR or params.cuts != "own":
         return BINS

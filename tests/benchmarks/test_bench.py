@@ -31,6 +31,12 @@ def test_growing_itself_is_within_the_time_of_the_question():
     assert 0 < told["growing"] < told["Grow"]
 
 
+def test_a_tree_is_grown_in_both_ways():
+    found = speed.growing(1500, repeats=1)
+    assert found["over_xgboost"] == pytest.approx(found["own"] / found["xgboost"])
+    assert len(bench._growing({"growing": [found]})) == 2
+
+
 def test_every_measurement_of_bench_is_one_that_exists():
     known = {"benchmarks.speed": speed.WORK, "benchmarks.joint_speed": joint_speed.WORK}
     for words, _ in bench.COMMANDS.values():
