@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def known_model(name: str, kind: str, rounds: int, effort: int) -> list[dict[str
     everything = tuple(np.concatenate([part[i] for part in parts]) for i in (0, 1))
     if kind == "bagging":
         X, y = parts[0]
-        forest = timberstrike.Forest.of(bagged(parts, rounds), 0.0, len(parts))
+        forest = timberstrike.Forest.of(bagged(parts, rounds), 0.0, repeat(len(parts)))
         mine = np.arange(len(forest.start)) % len(parts) == 0
         nodes = mine[forest.tree_of_node]
     else:

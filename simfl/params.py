@@ -265,8 +265,8 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = "round_robin"
     lockstep: Annotated[
         Annotated[int, Meta(ge=1, le=64)] | None,
-        "joint: rounds whose trees are grown at once, from the same gradients; None: as many as keep lockstep * "
-        "learning_rate at 0.8 or below, at most 8",
+        "joint: rounds whose trees are grown at once, from the same gradients (at first 1, 1, 2, 4); None: as many "
+        "as keep lockstep * learning_rate at 0.8 or below, at most 8",
     ] = None
     candidates: Annotated[
         Annotated[int, Meta(ge=1, le=2**16)] | None,

@@ -7,9 +7,10 @@ guess beside it: the same attack on a model that does not know that person.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from simfl.federation import train
 from simfl.model import Model
 from simfl.party import Party
 from simfl.party.private_rows import settings
+from simfl.training import schedule
 
 MOST_ROWS = 3000  # of the table: a small training keeps more of each row, so this errs on the side of the attacker
 SHADOWS = 32
@@ -99,12 +101,12 @@ class People:
         return parameters.train_params(**parameters.split(self.settings)[1])
 
     @property
-    def steps(self) -> tuple[int, float, float]:
-        """Trees from the same gradients, learning rate and lambda, as they were used: they are no secret."""
-        own = (
-            settings(self.params, self.parties, self.X.shape[1]) if parameters.is_private(self.params) else self.params
-        )
-        return own.lockstep or 1, own.learning_rate, own.reg_lambda
+    def steps(self) -> tuple[Iterable[int], float, float]:
+        """How many trees share their gradients, learning rate and lambda, as they were used: they are no secret."""
+        if parameters.is_private(self.params):
+            rule = settings(self.params, self.parties, self.X.shape[1])
+            return repeat(rule.lockstep), rule.learning_rate, rule.reg_lambda
+        return schedule.batches(self.params.lockstep or 1), self.params.learning_rate, self.params.reg_lambda
 
     @cached_property
     def is_category(self) -> Mask:
@@ -249,12 +251,12 @@ def reconstruct(people: People, seen: Seen, effort: int) -> Counted:
     Sums are given exactly, without the noise that the joint recipe adds: the attack can only do better than in life.
     """
     members, _, own = people.thirds
-    lockstep, rate, reg_lambda = people.steps
-    forest = timberstrike.forest_of(people.model, lockstep)
+    batches, rate, reg_lambda = people.steps
+    forest = timberstrike.forest_of(people.model, batches)
     equations = timberstrike.Equations.of_values(forest, rate, reg_lambda)
     mine, theirs = (forest.sums(people.X[part], people.y[part]) for part in (own, members))
     if seen.sums_every:
-        batch = forest.before[forest.tree_of_node] // lockstep
+        _, batch = np.unique(forest.before[forest.tree_of_node], return_inverse=True)
         equations = equations.with_sums(mine[0] + theirs[0], mine[1] + theirs[1], batch % seen.sums_every == 0)
     if seen.has_rows:
         equations = equations.without(*mine)

@@ -7,7 +7,10 @@ mechanism that keeps its promise is accused in at most one of twenty audits.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -20,11 +23,16 @@ from simfl.errors import ParameterError
 from simfl.federation import train
 from simfl.model import Model
 from simfl.party import Party
+from simfl.training import schedule
 
 CONFIDENCE = 0.95
 GUESSED = (1.0, 0.5, 0.2, 0.05)  # shares of the canaries that are guessed, the clearest; each costs some confidence
 MOST_EPSILON = 50.0
-LOCKSTEPS = (1, 2, 4, 5, 8, 10, 16, 20, 32)  # trees from the same gradients: what is tried
+# How many trees share their gradients: what is tried. Batches are equal with epsilon, else they grow at first.
+BATCHES: list[Callable[[], Iterable[int]]] = [
+    *(partial(repeat, size) for size in (1, 2, 4, 5, 8, 10, 16, 20, 32)),
+    *(partial(schedule.batches, size) for size in (4, 8)),
+]
 LAMBDAS = np.concatenate([[0.0], np.geomspace(0.1, 1e4, 51)])  # ten steps per power of ten, 1 among them
 UNFILTERED = 0.6  # of the trees, the first: a recipe with epsilon may leave rows out of later ones
 
@@ -128,19 +136,19 @@ def coins_from_leaf_values(model: Model, X: AnyArray, y: AnyArray, canaries: Can
 
 
 def _fitted(model: Model, X: AnyArray, y: AnyArray, canaries: Canaries) -> tuple[Forest, float, float]:
-    """Lockstep, rate and lambda that explain the values best, the canaries counted half: nobody has to tell."""
+    """Batches, rate and lambda that explain the values best, the canaries counted half: nobody has to tell."""
     tried = []
-    for lockstep in LOCKSTEPS:
-        forest = forest_of(model, lockstep)
+    for way, batches in enumerate(BATCHES):
+        forest = forest_of(model, batches())
         known, half = forest.sums(X, y), forest.sums(canaries.X, canaries.y)
         leaf = (forest.feature < 0) & _early(forest)
         G, H = ((a + b / 2)[leaf] for a, b in zip(known, half, strict=True))
         value = forest.number[leaf].astype(np.float64)
         coarse = min(_misfit(value, G, H, at) for at in LAMBDAS.tolist())
         fine = min(_misfit(value, G, H, at) for at in (coarse[2] * np.geomspace(0.8, 1.25, 201)).tolist())
-        tried.append((*fine, lockstep))
-    _, rate, reg_lambda, lockstep = min(tried)
-    return forest_of(model, lockstep), rate, reg_lambda
+        tried.append((*fine, way))
+    _, rate, reg_lambda, way = min(tried)
+    return forest_of(model, BATCHES[way]()), rate, reg_lambda
 
 
 def _misfit(value: Doubles, G: Doubles, H: Doubles, reg_lambda: float) -> tuple[float, float, float]:

@@ -13,8 +13,9 @@ diabetes, a little below on stroke. The measure is TimberStrike's own (`matched_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -43,15 +44,15 @@ class Forest:
     base: float  # the margin that all rows start from
 
     @classmethod
-    def of(cls, trees: Sequence[Tree], base: float, lockstep: int = 1) -> Forest:
-        """Trees that are grown in lockstep share their gradients: `lockstep` rounds at a time."""
+    def of(cls, trees: Sequence[Tree], base: float, batches: Iterable[int] = repeat(1)) -> Forest:
+        """Trees of a batch share their gradients. `batches`: their sizes, as many as it takes."""
         sizes = [len(tree.feature) for tree in trees]
         start = np.cumsum([0, *sizes[:-1]]).astype(np.int64)
         left = np.concatenate([tree.left + first for tree, first in zip(trees, start, strict=True)])
         feature = np.concatenate([tree.feature for tree in trees]).astype(np.int64)
         number = np.concatenate([np.where(tree.feature < 0, tree.value, tree.threshold) for tree in trees])
         default_left = np.concatenate([tree.default_left for tree in trees])
-        before = np.arange(len(trees)) // lockstep * lockstep
+        before = first_of_batch(len(trees), batches)
         return cls(start, left.astype(np.int64), feature, number.astype(np.float32), default_left, before, base)
 
     @property
@@ -76,11 +77,25 @@ class Forest:
         return leaf, g, h
 
 
-def forest_of(model: Model, lockstep: int = 1) -> Forest:
+def first_of_batch(n: int, batches: Iterable[int]) -> Longs:
+    """Per tree the first one of its batch.
+
+    >>> first_of_batch(7, [1, 1, 2, 4]).tolist()
+    [0, 1, 2, 2, 4, 4, 4]
+    """
+    found: list[int] = []
+    for size in batches:
+        if len(found) >= n:
+            break
+        found += [len(found)] * size
+    return np.array(found[:n], dtype=np.int64)
+
+
+def forest_of(model: Model, batches: Iterable[int] = repeat(1)) -> Forest:
     """The trees of a binary classifier and the margin that it starts from."""
     found = warm_start(model)
     base = float(loss_named("binary:logistic").margin(found.base_score)[0])
-    return Forest.of([tree for trees in found.rounds for tree in trees], base, lockstep)
+    return Forest.of([tree for trees in found.rounds for tree in trees], base, batches)
 
 
 @dataclass(frozen=True)

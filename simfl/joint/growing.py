@@ -34,6 +34,7 @@ from simfl.joint.weights import FeatureWeights
 from simfl.training.gradients import add_values
 from simfl.training.losses import loss_of
 from simfl.training.pruning import most_leaves
+from simfl.training.schedule import batch_size
 from simfl.training.traversal import Walker
 from simfl.training.trees import LEAF, Tree
 
@@ -257,7 +258,8 @@ class Growing:
     @property
     def _n_rounds(self) -> int:
         """Of the next batch."""
-        return min(self.params.lockstep or 1, self.params.n_trees - len(self.rounds))
+        n = len(self.rounds)
+        return min(batch_size(n, self.params.lockstep or 1), self.params.n_trees - n)
 
     def _resolution(self, sizes: Doubles) -> AnyArray:
         """As powers of two: the mean row has about as many bits as it should.

@@ -1,4 +1,4 @@
-"""Whose turn it is to build a tree."""
+"""Whose turn it is to build a tree, and how many trees are grown at once."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle
@@ -52,6 +52,28 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
     """
     together = 1 - max(1 - learning_rate, 0.0) ** n_builders
     return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
+
+
+def batch_size(n_before: int, most: int) -> int:
+    """How many rounds of trees grown together share their gradients: at first one, and never more than came before.
+
+    Nothing is known about the columns before the first tree, and its gradients are the furthest from the last ones.
+    """
+    return min(most, max(n_before, 1))
+
+
+def batches(most: int) -> Iterator[int]:
+    """The sizes of all batches.
+
+    >>> from itertools import islice
+    >>> list(islice(batches(8), 6))
+    [1, 1, 2, 4, 8, 8]
+    """
+    n = 0
+    while True:
+        size = batch_size(n, most)
+        n += size
+        yield size
 
 
 TURNS = {"round_robin": round_robin, "proportional": proportional, "all": everybody}

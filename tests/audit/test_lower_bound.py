@@ -93,8 +93,8 @@ def test_the_model_of_a_private_training_is_attacked_without_sums_and_as_it_was_
     X, y = load_breast_cancer(return_X_y=True)
     given = {"recipe": "joint", "epsilon": 2.0, "rows": 300, "n_trees": 20, "masked": True}
     people = People.of(X[:300, :4], y[:300].astype(float), "binary:logistic", 2, 0, given)
-    lockstep, rate, reg_lambda = people.steps
-    assert (lockstep, rate) == (10, pytest.approx(0.1))
+    batches, rate, reg_lambda = people.steps
+    assert (next(iter(batches)), rate) == (10, pytest.approx(0.1))
     assert reg_lambda > 3  # far from the default: the rule's
     assert [seen.sums_every for seen in views_of(people)] == [0, 0]
     assert people.model.epsilon == 2.0

@@ -30,7 +30,7 @@ def test_the_sums_of_a_toy_tree_by_hand():
 
 def test_trees_in_lockstep_share_their_gradients():
     two = [toy_tree(), toy_tree()]
-    together, _ = Forest.of(two, base=0.0, lockstep=2).sums(ROWS, LABELS)
+    together, _ = Forest.of(two, base=0.0, batches=[2]).sums(ROWS, LABELS)
     assert together[:5].tolist() == together[5:].tolist()
     after_another, _ = Forest.of(two, base=0.0).sums(ROWS, LABELS)
     assert after_another[5 + 4] == pytest.approx(1 / (1 + np.exp(-1.0)) - 1)

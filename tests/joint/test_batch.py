@@ -47,9 +47,10 @@ def end(parties):
     return at(parties, "level 4, sums")
 
 
-def at(parties, words):
+def at(parties, words, batch=2):
+    """In the first batch of two trees, if nothing else is said."""
     mine = copy.deepcopy(parties)
-    until(mine, words)
+    until(mine, f"batch {batch}, {words}")
     reader = mine[0].reader
     decision = decisions.decode(mine[reader].read(total_of(mine)))
     return mine[1 - reader], decision
@@ -298,11 +299,10 @@ def test_another_number_of_finished_trees(end, n):
 
 
 def test_a_kept_batch_beyond_the_last_tree():
-    mine = started(n_trees=2)
-    _, decision = at(mine, "level 4, sums")
-    fresh = started(n_trees=2)[0]
+    _, decision = at(started(n_trees=1), "level 4, sums", batch=0)
+    fresh = started(n_trees=1)[0]
     fresh.replay(decisions.encode(decision))
-    with pytest.raises(ProtocolError, match="2 finished trees where 0 belong"):
+    with pytest.raises(ProtocolError, match="1 finished trees where 0 belong"):
         fresh.replay(decisions.encode(decision))
 
 
