@@ -15,7 +15,7 @@ def test_the_page_of_speed_is_what_its_figures_make():
 
 
 def test_bins_and_words_are_measured():
-    fine = speed.bins("SUSY-like", 1000, n_trees=10)
+    fine = speed.bins("SUSY-like", 1000, n_trees=10, repeats=1)
     assert 0 < fine["256_logloss"] < 0.69
     assert 0 < fine["64_logloss"] < 0.69
     assert fine["256_logloss"] != fine["64_logloss"]
@@ -33,7 +33,7 @@ def test_growing_itself_is_within_the_time_of_the_question():
 
 def test_a_tree_is_grown_in_both_ways():
     found = speed.growing(1500, repeats=1)
-    assert found["over_xgboost"] == pytest.approx(found["own"] / found["xgboost"])
+    assert found["over_xgboost"] == pytest.approx([found["own"] / found["xgboost"]] * 3)
     assert len(bench._growing({"growing": [found]})) == 2
 
 
