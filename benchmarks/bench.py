@@ -45,6 +45,14 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         [*SPEED, "prepare", "--shapes", "HIGGS-like", "--set", "max_candidates=2000", "--rows", "5000000"],
         ["--rows", "50000"],
     ),
+    "ten-million": (
+        [*SPEED, "both", "--shapes", "HIGGS-like", "--set", "max_candidates=2000", "rematch=0"],
+        ["--rows", "50000", "--trees", "10"],
+    ),
+    "joint-ten-million": (
+        [*SPEED, "both", "--shapes", "HIGGS-like", "--set", 'recipe="joint"', "--trees", "24"],
+        ["--rows", "50000", "--trees", "16"],
+    ),
     "training": ([*SPEED, "training"], ["--rows", "20000", "--repeats", "1"]),
     "training-200k": (
         [*SPEED, "training", "--shapes", "HIGGS-like", "--rows", "200000"],
@@ -110,6 +118,7 @@ def page(found: dict[str, Any], measured_when: str | None = None) -> Page:
     for title, function in (
         ("The search for similar rows, one core", _search),
         ("Stage 1, ten parties", _prepare),
+        ("Ten million rows in one process, ten parties, depth 8", _ten_million),
         ("Growth", _growth),
         ("Training, ten parties, a million rows where nothing else is said, depth 8", _training),
         ("One tree of a builder, ten levels, one thread, processor time", _growing),
@@ -166,6 +175,30 @@ def _prepare(found: dict[str, Any]) -> Rows:
             paper = f"{r['paper_seconds']}" if r["rows"] == 1_000_000 else ""
             cells = [f"{r['seconds']:.1f}", paper, f"{r['extra_peak_over_data']:.1f}", size(r["bytes"])]
             rows.append([f"{r['rows']:,} {r['shape']}", way, *cells, f"{r['bytes_over_paper']:.3f}"])
+    return rows if len(rows) > 1 else []
+
+
+def _ten_million(found: dict[str, Any]) -> Rows:
+    head = [
+        "rows",
+        "recipe",
+        "stage 1, s",
+        "trees",
+        "s per tree",
+        "KB per tree",
+        "memory besides the rows, over them",
+        "most memory",
+    ]
+    rows = [head]
+    for name, recipe in {"ten-million": "similar, 2,000 candidates", "joint-ten-million": "joint"}.items():
+        for r in found.get(name, []):
+            cells = [f"{r['prepare_seconds']:.0f}", str(r["trees"]), f"{r['seconds_per_tree']:.2f}"]
+            cells += [
+                f"{r['bytes_per_tree'] / 1000:.0f}",
+                f"{r['extra_peak_over_data']['train']:.1f}",
+                size(r["peak_bytes"]),
+            ]
+            rows.append([f"{r['rows']:,} {r['shape']}", recipe, *cells])
     return rows if len(rows) > 1 else []
 
 

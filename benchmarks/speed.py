@@ -1,12 +1,13 @@
 """How fast both stages are at the paper's size, through the public doors.
 
-    python -m benchmarks.speed midsize|prepare|growth|training|growing|bins|rounds|sparse|profile ... [--json OUT]
+    python -m benchmarks.speed midsize|prepare|growth|training|both|growing|bins|rounds|sparse|profile ... [--json OUT]
 
 midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows, and the growing of the trees in it
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
           trees: seconds per tree in one run, as ratios, and bytes per tree
+both      stage 1 and some trees of stage 2 of 10,000,000 rows in one process: seconds, peak memory
 growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread
 bins      256 bins and 64, the default of large parties: log loss on new rows, seconds per tree
 rounds    parallel rounds (`turns="all"`) against one builder at a time: log loss, seconds, questions in sequence
@@ -45,7 +46,7 @@ import simfl
 from benchmarks import accuracy
 from benchmarks.data import NAMES, load
 from benchmarks.repeats import in_turn, quartiles, with_quartiles
-from simfl.params import builder_bins, train_params
+from simfl.params import builder_bins, split, train_params
 from simfl.party import Party
 from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import Walker, walker
@@ -98,6 +99,33 @@ def prepare(shape: str, n: int, **options: Any) -> dict[str, Any]:
         "extra_peak_over_data": (peak_bytes() - before) / data,
         "bytes": sent,
         "bytes_over_paper": sent / (8 * N_PARTIES * n * about.n_hashes),
+    }
+
+
+def both(shape: str, n: int, n_trees: int, **options: Any) -> dict[str, Any]:
+    """Both stages once, in one process: seconds and peak memory. The first trees, which bin the rows, count as well."""
+    first, later = split(options)
+    few = {"max_candidates": 100} if "max_candidates" in first else {}
+    simfl.train(
+        parties(*rows(shape, min(n, 20_000))), callbacks=[], n_trees=N_PARTIES, random_state=0, **options | few
+    )  # compiles
+    members = parties(*rows(shape, n))
+    before, data = peak_bytes(), sum(p.rows.X.nbytes for p in members)
+    ready, prepared = _timed(lambda: simfl.prepare(members, random_state=0, **first))
+    prepared_peak = peak_bytes() - before
+    model, trained = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, **later))
+    return {
+        "shape": shape,
+        "rows": n,
+        "trees": n_trees,
+        "options": options,
+        "data_bytes": data,
+        "prepare_seconds": prepared,
+        "train_seconds": trained,
+        "seconds_per_tree": statistics.median(r.seconds for r in model.history),
+        "bytes_per_tree": statistics.fmean(r.bytes for r in model.history),
+        "extra_peak_over_data": {"prepare": prepared_peak / data, "train": (peak_bytes() - before) / data},
+        "peak_bytes": peak_bytes(),
     }
 
 
@@ -364,6 +392,11 @@ WORK: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], list[dict[s
         lambda given, more: [apart(training, s, given.rows, given.trees, given.repeats, **more) for s in given.shapes],
         MILLION,
         40,
+    ),
+    "both": (
+        lambda given, more: [apart(both, s, given.rows, given.trees, **more) for s in given.shapes],
+        10 * MILLION,
+        20,
     ),
     "growing": (
         lambda given, more: [apart(growing, n, 3 * given.repeats) for n in BUILDERS if n <= given.rows],
