@@ -2,7 +2,8 @@
 # make test    lint, types, import contracts, tests, documentation
 # make docs    the documentation, into build/site
 # make accuracy   the accuracy tables and picture of docs/recipes.md (some two hours on two cores; needs SIMFL_DATA)
-# make bench   the speed of the search, of both stages, of joint trees and of FLARE, into docs/results/speed.md (half an hour)
+# make bench   the speed of the search, of both stages, of joint trees and of FLARE, into docs/results/speed.md, and what became
+#              slower since the last commit (some forty minutes on two quiet cores)
 # make chaos   kill -9 hub and parties twenty times in a training of 100 trees: the model must be the same
 # make paper   the paper's tables, figures and theorems, into docs/results (under two hours on two cores)
 # make peers   SimFL beside its peers, each in its own environment, into docs/results

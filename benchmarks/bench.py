@@ -1,10 +1,12 @@
 """All measurements of speed, one after the other: `make bench`.
 
-    python -m benchmarks.bench [--only NAME ...] [--quick]
+    python -m benchmarks.bench [--only NAME ...] [--no-write] [--all] [--quick]
 
 Each runs as a process of its own and writes its JSON into runs/bench/; all together go to docs/results/speed.json, and
-as tables to docs/results/speed.md. With --only the others stay as they were. With --quick sizes are small and nothing
-goes to docs/. FAISS is installed into runs/environments for the comparison; where that fails, its row is left out.
+as tables to docs/results/speed.md. With --only the others stay as they were. In the end what became worse since the
+last commit is printed (`compare.py`), and whether the machine was quiet (`quiet.py`). With --no-write docs/ stays as it
+is. With --quick sizes are small, and nothing goes to docs/ or is compared. FAISS is installed into runs/environments
+for the comparison; where that fails, its row is left out.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks import compare, quiet
 from benchmarks.cells import ROOT
-from benchmarks.pages import RESULTS, Page, size
+from benchmarks.pages import RESULTS, Page, measured_of, size
+from benchmarks.repeats import with_quartiles
+from simfl.params import cores
 
 FOLDER = ROOT / "runs" / "bench"
 QUICK = ROOT / "runs" / "quick" / "bench"
+MACHINE = "machine"  # among the measurements: how busy the machine was during each
 FAISS = ROOT / "runs" / "environments" / "faiss"
 SPEED = ("benchmarks.speed",)
 # name -> module and arguments; the same with small sizes
@@ -38,6 +44,14 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "five-million": (
         [*SPEED, "prepare", "--shapes", "HIGGS-like", "--set", "max_candidates=2000", "--rows", "5000000"],
         ["--rows", "50000"],
+    ),
+    "ten-million": (
+        [*SPEED, "both", "--shapes", "HIGGS-like", "--set", "max_candidates=2000", "rematch=0"],
+        ["--rows", "50000", "--trees", "10"],
+    ),
+    "joint-ten-million": (
+        [*SPEED, "both", "--shapes", "HIGGS-like", "--set", 'recipe="joint"', "--trees", "24"],
+        ["--rows", "50000", "--trees", "16"],
     ),
     "training": ([*SPEED, "training"], ["--rows", "20000", "--repeats", "1"]),
     "training-200k": (
@@ -67,7 +81,15 @@ def run(name: str, *, quick: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", *command, *(small if quick else []), "--json", str(folder / f"{name}.json")]
     path = os.pathsep.join(filter(None, [str(FAISS), os.environ.get("PYTHONPATH", "")]))
-    subprocess.run(words, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
+    with quiet.watched() as machine:
+        subprocess.run(words, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
+    kept = _read(folder / f"{MACHINE}.json")
+    (folder / f"{MACHINE}.json").write_text(json.dumps(kept | {name: machine}, indent=1) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def install_faiss() -> None:
@@ -79,19 +101,24 @@ def install_faiss() -> None:
 
 def gather(folder: Path, record: Path) -> dict[str, Any]:
     """What is there of all measurements: of this machine, else what the record has."""
-    kept = json.loads(record.read_text()) if record.exists() else {}
+    kept = _read(record)
     files = {name: folder / f"{name}.json" for name in COMMANDS}
     found = {name: json.loads(file.read_text()) if file.exists() else kept.get(name) for name, file in files.items()}
-    return {name: results for name, results in found.items() if results is not None}
+    machine = kept.get(MACHINE, {}) | _read(folder / f"{MACHINE}.json")
+    return {n: results for n, results in found.items() if results is not None} | ({MACHINE: machine} if machine else {})
 
 
-def page(found: dict[str, Any]) -> Page:
-    """The tables."""
-    made = Page("Speed, measured", "python -m benchmarks.bench")
-    made.say("Seconds depend on the machine; ratios come from one run. [What they mean](../speed.md).")
+def page(found: dict[str, Any], measured_when: str | None = None) -> Page:
+    """The tables. `measured_when`: when and with what, if not now and here."""
+    made = Page("Speed, measured", "python -m benchmarks.bench", measured=measured_when)
+    made.say(
+        "Seconds depend on the machine; ratios come from one run, in which both sides ran in turn. In brackets: the "
+        "quartiles over the turns. [What they mean](../speed.md)."
+    )
     for title, function in (
         ("The search for similar rows, one core", _search),
         ("Stage 1, ten parties", _prepare),
+        ("Ten million rows in one process, ten parties, depth 8", _ten_million),
         ("Growth", _growth),
         ("Training, ten parties, a million rows where nothing else is said, depth 8", _training),
         ("One tree of a builder, ten levels, one thread, processor time", _growing),
@@ -103,6 +130,7 @@ def page(found: dict[str, Any]) -> Page:
         ("Trees grown together beside ALL-IN, ten parties", _joint),
         ("Trees grown together: growth with the rows", _joint_growth),
         ("NVIDIA FLARE: three parties, a9a", _flare),
+        ("How busy the machine was", _machine),
     ):
         rows = function(found)
         if rows:
@@ -119,7 +147,8 @@ def _search(found: dict[str, Any]) -> Rows:
     for result in found.get("search", []):
         rates = result["pairs_per_second"]
         for name, rate in rates.items():
-            cells = [f"{rate:.2g}", f"{rate * result['hashes']:.2g}", f"{rates['simfl'] / rate:.1f}"]
+            faster = result.get("faster_by", {}).get(name, rates["simfl"] / rate)
+            cells = [f"{rate:.2g}", f"{rate * result['hashes']:.2g}", with_quartiles(faster, 1)]
             rows.append([f"{result['shape']}, {result['hashes']} hashes, k = {result['k']}", PROGRAMS[name], *cells])
     return rows if len(rows) > 1 else []
 
@@ -149,8 +178,32 @@ def _prepare(found: dict[str, Any]) -> Rows:
     return rows if len(rows) > 1 else []
 
 
+def _ten_million(found: dict[str, Any]) -> Rows:
+    head = [
+        "rows",
+        "recipe",
+        "stage 1, s",
+        "trees",
+        "s per tree",
+        "KB per tree",
+        "memory besides the rows, over them",
+        "most memory",
+    ]
+    rows = [head]
+    for name, recipe in {"ten-million": "similar, 2,000 candidates", "joint-ten-million": "joint"}.items():
+        for r in found.get(name, []):
+            cells = [f"{r['prepare_seconds']:.0f}", str(r["trees"]), f"{r['seconds_per_tree']:.2f}"]
+            cells += [
+                f"{r['bytes_per_tree'] / 1000:.0f}",
+                f"{r['extra_peak_over_data']['train']:.1f}",
+                size(r["peak_bytes"]),
+            ]
+            rows.append([f"{r['rows']:,} {r['shape']}", recipe, *cells])
+    return rows if len(rows) > 1 else []
+
+
 def _growth(found: dict[str, Any]) -> Rows:
-    from benchmarks.speed import exponent
+    from benchmarks.speed import exponents
 
     several = {name: found[name] for name in ("growth", "growth-exact") if len(found.get(name, [])) > 1}
     if not several:
@@ -159,7 +212,7 @@ def _growth(found: dict[str, Any]) -> Rows:
     rows = [["HIGGS-like", *(f"{n:,} rows, s" for n in sizes), "seconds grow with rows to the power"]]
     for name, results in several.items():
         way = "10,000 candidates" if name == "growth" else "all rows compared"
-        rows.append([way, *(f"{r['seconds']:.1f}" for r in results), f"{exponent(results):.2f}"])
+        rows.append([way, *(f"{r['seconds']:.1f}" for r in results), _if_several(exponents(results))])
     return rows
 
 
@@ -183,7 +236,7 @@ def _training(found: dict[str, Any]) -> Rows:
         "over_deep_solo_and_passes": "SimFL over deeper SOLO and passes",
         "bytes_over_paper": "**bytes over 8[N + (2^D - 1)(M - 1)]**",
     }.items():
-        rows.append([words, *(f"{r[key]:.2f}" for _, r in columns)])
+        rows.append([words, *(with_quartiles(r[key]) for _, r in columns)])
     return rows
 
 
@@ -202,16 +255,17 @@ def _growing(found: dict[str, Any]) -> Rows:
     rows = [["rows of the builder", "bins", "histograms, ms", "XGBoost, ms", "histograms over XGBoost"]]
     for r in found.get("growing", []):
         times = (f"{1000 * r[key]:.1f}" for key in ("own", "xgboost"))
-        rows.append([f"{r['rows']:,}", str(r["bins"]), *times, f"{r['over_xgboost']:.2f}"])
+        rows.append([f"{r['rows']:,}", str(r["bins"]), *times, with_quartiles(r["over_xgboost"])])
     return rows if len(rows) > 1 else []
 
 
 def _bins(found: dict[str, Any]) -> Rows:
-    rows = [["rows, trees", "log loss, 256 bins", "64 bins", "ms per tree, 256 bins", "64 bins"]]
+    rows = [["rows, trees", "log loss, 256 bins", "64 bins", "ms per tree, 256 bins", "64 bins", "ratio"]]
     for r in found.get("bins", []):
         cells = [f"{r[f'{n}_logloss']:.4f}" for n in (256, 64)]
         cells += [f"{1000 * r[f'{n}_seconds_per_tree']:.0f}" for n in (256, 64)]
-        rows.append([f"{r['rows']:,} {r['shape']}, {r['trees']}", *cells])
+        ratio = r.get("64_over_256", r["64_seconds_per_tree"] / r["256_seconds_per_tree"])
+        rows.append([f"{r['rows']:,} {r['shape']}, {r['trees']}", *cells, with_quartiles(ratio)])
     return rows if len(rows) > 1 else []
 
 
@@ -221,7 +275,7 @@ def _midsize(found: dict[str, Any]) -> Rows:
     keys = ("prepare", "simfl", "builders_grow", "all_in", "over_all_in", "growing_over_all_in")
     for r in found.get("midsize", []):
         name = ", ".join(f"`{k}={v}`" for k, v in r["options"].items()) or "default recipe"
-        rows.append([name, *(f"{r[k]:.2f}" for k in keys)])
+        rows.append([name, *(with_quartiles(r[k]) for k in keys)])
     return rows if len(rows) > 1 else []
 
 
@@ -234,12 +288,15 @@ def _sparse(found: dict[str, Any]) -> Rows:
 
 
 def _rounds(found: dict[str, Any]) -> Rows:
-    rows = [["data", "log loss, in turns", "all at once", "seconds, in turns", "all at once", "questions per tree"]]
+    rows = [
+        ["data", "log loss, in turns", "all at once", "seconds, in turns", "all at once", "ratio", "questions per tree"]
+    ]
     for r in found.get("rounds", []):
         cells = [f"{r[f'{t}_logloss']:.4f}" for t in ("round_robin", "all")]
         cells += [f"{r[f'{t}_seconds']:.1f}" for t in ("round_robin", "all")]
         per_tree = [f"{r[f'{t}_questions_per_tree']:.1f}" for t in ("round_robin", "all")]
-        rows.append([r["data"], *cells, " and ".join(per_tree)])
+        ratio = r.get("all_over_round_robin", r["all_seconds"] / r["round_robin_seconds"])
+        rows.append([r["data"], *cells, with_quartiles(ratio), " and ".join(per_tree)])
     return rows if len(rows) > 1 else []
 
 
@@ -257,16 +314,11 @@ def _joint(found: dict[str, Any]) -> Rows:
         for key, method in {"joint": "joint", "all_in": "ALL-IN"}.items():
             rows.append([f"{words}, {method}", *(f"{1000 * r[kind][key]:.1f}" for r in results)])
     for key, words in {"cpu_over_all_in": "**processor time over ALL-IN**", "over_all_in": "time over ALL-IN"}.items():
-        rows.append([f"{words} (quartiles)", *(_with_quartiles(r[key]) for r in results)])
+        rows.append([f"{words} (quartiles)", *(with_quartiles(r[key]) for r in results)])
     rows.append(["KB per tree", *(f"{r['bytes_per_tree'] / 1000:.0f}" for r in results)])
     rows.append(["bytes over 8[N + (2^D - 1)(M - 1)]", *(f"{r['bytes_over_paper']:.3f}" for r in results)])
     rows.append(["load before and after", *(" and ".join(f"{x:.0f}" for x in r["load"]) for r in results)])
     return rows
-
-
-def _with_quartiles(ratio: list[float]) -> str:
-    middle, low, high = ratio
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _joint_growth(found: dict[str, Any]) -> Rows:
@@ -280,35 +332,76 @@ def _joint_growth(found: dict[str, Any]) -> Rows:
     rows.append(["processor ms per tree", *milliseconds, f"{exponent(results, 'cpu_seconds_per_tree'):.2f}"])
     sent = [f"{r['bytes_per_tree'] / 1000:.0f}" for r in results]
     rows.append(["KB per tree", *sent, f"{exponent(results, 'bytes_per_tree'):.2f}"])
-    rows.append(["processor time over ALL-IN", *(f"{r['cpu_over_all_in'][0]:.2f}" for r in results), ""])
+    rows.append(["processor time over ALL-IN", *(_if_several(r["cpu_over_all_in"]) for r in results), ""])
     return rows
+
+
+def _if_several(ratio: list[float]) -> str:
+    """Quartiles only where there was more than one turn."""
+    return with_quartiles(ratio if ratio[1] < ratio[2] else ratio[0])
+
+
+def _machine(found: dict[str, Any]) -> Rows:
+    rows = [["measurement", "load before", "load after", "cores used by other programs"]]
+    for name, about in found.get(MACHINE, {}).items():
+        others = f"{about['others']:.1f}" if "others" in about else ""
+        rows.append([f"`{name}`", *(f"{load:.1f}" for load in about["load"]), others])
+    return rows if len(rows) > 1 else []
 
 
 def _flare(found: dict[str, Any]) -> Rows:
     rows = [["trees", "in one process, s", "through FLARE, s", "overhead per tree, ms", "identical models"]]
     for r in found.get("flare", []):
         same = "yes" if r["identical"] else "NO"
-        rows.append([str(r["trees"]), f"{r['one_process']:.1f}", f"{r['flare']:.1f}", f"{r['overhead_ms']:.1f}", same])
+        seconds = [f"{r['one_process']:.1f}", f"{r['flare']:.1f}"]
+        rows.append([str(r["trees"]), *seconds, with_quartiles(r["overhead_ms"], 1), same])
     return rows if len(rows) > 1 else []
+
+
+def tell_changes(console: Console, now: dict[str, Any], *, everything: bool) -> None:
+    """Print what became worse or better since the last commit, and whether the machine was quiet."""
+    found = compare.changes(compare.committed(RESULTS / "speed.json"), now)
+    shown = [change for change in found if everything or change.verdict]
+    if shown:
+        console.print(compare.table(shown))
+    console.print(compare.summary(found))
+    if now[MACHINE]:
+        console.print(quiet.advice_after(now[MACHINE]))
+
+
+def measured(folder: Path, names: list[str]) -> dict[str, Any]:
+    """What was measured on this machine, of these measurements."""
+    files = {name: folder / f"{name}.json" for name in names}
+    machine = _read(folder / f"{MACHINE}.json")
+    found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    return found | {MACHINE: {name: about for name, about in machine.items() if name in found}}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that the commands work")
-    parser.add_argument("--known", action="store_true", help="run nothing: write the page from what is there")
+    parser.add_argument("--known", action="store_true", help="run nothing: use what runs/bench has")
+    parser.add_argument("--no-write", action="store_true", help="compare alone: docs/ stays as it is")
+    parser.add_argument("--all", action="store_true", help="print all figures beside the committed ones")
     given = parser.parse_args()
-    console = Console()
+    console, folder = Console(), QUICK if given.quick else FOLDER
+    if not given.known:
+        console.print(quiet.advice_before(os.getloadavg()[0], cores()))
     if "search" in given.only and not given.known:
         install_faiss()
     for name in [] if given.known else given.only:
         console.rule(name)
         run(name, quick=given.quick)
-    target = QUICK if given.quick else RESULTS
-    found = gather(QUICK if given.quick else FOLDER, target / "speed.json")
-    (target / "speed.json").write_text(json.dumps(found, indent=1) + "\n")
-    page(found).write(target / "speed.md")
-    console.print(f"Written to {Path(target) / 'speed.md'}")
+    if not given.no_write:
+        target = QUICK if given.quick else RESULTS
+        found = gather(folder, target / "speed.json")
+        (target / "speed.json").write_text(json.dumps(found, indent=1) + "\n")
+        when = measured_of(target / "speed.md") if given.known else None
+        page(found, when).write(target / "speed.md")
+        console.print(f"Written to {target / 'speed.md'}")
+    if not given.quick:
+        tell_changes(console, measured(folder, given.only), everything=given.all)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from sklearn.metrics import log_loss
 import simfl
 from benchmarks import speed
 from benchmarks.data import load
+from benchmarks.repeats import quartiles
 from simfl.callbacks import Callback, TreeRecord
 from simfl.params import cores
 
@@ -119,8 +120,8 @@ def side_by_side(
         "options": options,
         "seconds_per_tree": {"joint": joint, "all_in": all_in},
         "cpu_seconds_per_tree": {"joint": joint_cpu, "all_in": all_in_cpu},
-        "over_all_in": _quartiles(seconds[:, 0] / seconds[:, 1]),
-        "cpu_over_all_in": _quartiles(seconds[:, 2] / seconds[:, 3]),
+        "over_all_in": quartiles(seconds[:, 0] / seconds[:, 1]),
+        "cpu_over_all_in": quartiles(seconds[:, 2] / seconds[:, 3]),
         "bytes_per_tree": sent,
         "bytes_over_paper": sent / (8 * (len(y) + (2**depth - 1) * (N_PARTIES - 1))),
         "load": [before, os.getloadavg()[0]],
@@ -138,10 +139,6 @@ def _batch_size(model: simfl.Model) -> int:
     """Trees that were grown together have the same seconds in the history, those of the batch divided by its trees."""
     first = model.history[0].seconds
     return sum(record.seconds == first for record in model.history)
-
-
-def _quartiles(ratios: np.ndarray) -> list[float]:
-    return np.quantile(ratios, [0.5, 0.25, 0.75]).tolist()
 
 
 def compile_first() -> None:
@@ -183,7 +180,7 @@ def exponent(results: list[dict[str, Any]], what: str) -> float:
 
 WORK: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
     "million": lambda given: [speed.apart(million, f, given.rows, given.trees or 200) for f in FUNCTIONS],
-    "growth": lambda given: [speed.apart(growth, n, given.trees or 24) for n in SIZES if n <= given.rows],
+    "growth": lambda given: [speed.apart(growth, n, given.trees or 40) for n in SIZES if n <= given.rows],
     "midsize": lambda given: [speed.apart(midsize, given.trees or 200) for _ in range(given.repeats)],
 }
 

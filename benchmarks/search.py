@@ -12,7 +12,6 @@ import argparse
 import importlib.util
 import itertools
 import json
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.repeats import Turns, in_turn, with_quartiles
 from simfl.preprocessing.similarity import most_similar
 
 Codes = NDArray[np.uint8]
@@ -143,15 +143,19 @@ def compare(shape: str, n_rows: int, k: int, repeats: int) -> dict[str, Any]:
         "bare": (len(few), lambda: bare(few, blocks, k)),
         "faiss": (len(few), faiss_search(few, candidates, k)),
     }
-    seconds: dict[str, list[float]] = {name: [] for name, (_, run) in programs.items() if run is not None}
-    for _, name in itertools.product(range(repeats + 1), seconds):
-        start = time.process_time()
-        programs[name][1]()  # type: ignore[misc]
-        seconds[name].append(time.process_time() - start)
+    works = {name: run for name, (_, run) in programs.items() if run is not None}
+    in_turn(works, 1)  # compiles
+    turns, _ = in_turn(works, repeats, time.process_time)
     check_equal_counts(few, queries, candidates, blocks, k)
-    medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first compiles
-    rates = {name: programs[name][0] * n_rows / median for name, median in medians.items()}
-    return {"shape": shape, "rows": n_rows, "hashes": SHAPES[shape][1], "k": k, "pairs_per_second": rates}
+    per_query = Turns({name: [s / programs[name][0] for s in seconds] for name, seconds in turns.seconds.items()})
+    return {
+        "shape": shape,
+        "rows": n_rows,
+        "hashes": SHAPES[shape][1],
+        "k": k,
+        "pairs_per_second": {name: n_rows / median for name, median in per_query.medians().items()},
+        "faster_by": {name: per_query.over(name, "simfl") for name in works if name != "simfl"},
+    }
 
 
 def check_equal_counts(few: Codes, queries: Codes, candidates: Codes, blocks: Codes, k: int) -> None:
@@ -176,7 +180,7 @@ def comparison_table(results: list[dict[str, Any]]) -> Table:
     for result in results:
         rates = result["pairs_per_second"]
         for name, rate in rates.items():
-            faster = f"{rates['simfl'] / rate:.1f}"
+            faster = with_quartiles(result["faster_by"].get(name, 1.0), 1)
             table.add_row(result["shape"], name, f"{rate:.3g}", f"{rate * result['hashes']:.3g}", faster)
     return table
 

@@ -1,20 +1,21 @@
 """How fast both stages are at the paper's size, through the public doors.
 
-    python -m benchmarks.speed midsize|prepare|growth|training|growing|bins|rounds|sparse|profile ... [--json OUT]
+    python -m benchmarks.speed midsize|prepare|growth|training|both|growing|bins|rounds|sparse|profile ... [--json OUT]
 
 midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows, and the growing of the trees in it
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
 growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
           trees: seconds per tree in one run, as ratios, and bytes per tree
+both      stage 1 and some trees of stage 2 of 10,000,000 rows in one process: seconds, peak memory
 growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread
 bins      256 bins and 64, the default of large parties: log loss on new rows, seconds per tree
 rounds    parallel rounds (`turns="all"`) against one builder at a time: log loss, seconds, questions in sequence
 sparse    both stages on 70,000 x 20,000 words: seconds, peak memory
 profile   where the time of a tree goes
 
-The machine is shared, so ratios within one run count, not seconds. Every measurement runs in a process of its own, so
-that peak memory is its own too.
+The machine is shared, so ratios within one run count, not seconds: both sides run in turn, `--repeats` times. Every
+measurement runs in a process of its own, so that peak memory is its own too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
@@ -44,7 +45,8 @@ from sklearn.metrics import log_loss
 import simfl
 from benchmarks import accuracy
 from benchmarks.data import NAMES, load
-from simfl.params import builder_bins, train_params
+from benchmarks.repeats import in_turn, quartiles, with_quartiles
+from simfl.params import builder_bins, split, train_params
 from simfl.party import Party
 from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import Walker, walker
@@ -100,8 +102,35 @@ def prepare(shape: str, n: int, **options: Any) -> dict[str, Any]:
     }
 
 
+def both(shape: str, n: int, n_trees: int, **options: Any) -> dict[str, Any]:
+    """Both stages once, in one process: seconds and peak memory. The first trees, which bin the rows, count as well."""
+    first, later = split(options)
+    few = {"max_candidates": 100} if "max_candidates" in first else {}
+    simfl.train(
+        parties(*rows(shape, min(n, 20_000))), callbacks=[], n_trees=N_PARTIES, random_state=0, **options | few
+    )  # compiles
+    members = parties(*rows(shape, n))
+    before, data = peak_bytes(), sum(p.rows.X.nbytes for p in members)
+    ready, prepared = _timed(lambda: simfl.prepare(members, random_state=0, **first))
+    prepared_peak = peak_bytes() - before
+    model, trained = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, **later))
+    return {
+        "shape": shape,
+        "rows": n,
+        "trees": n_trees,
+        "options": options,
+        "data_bytes": data,
+        "prepare_seconds": prepared,
+        "train_seconds": trained,
+        "seconds_per_tree": statistics.median(r.seconds for r in model.history),
+        "bytes_per_tree": statistics.fmean(r.bytes for r in model.history),
+        "extra_peak_over_data": {"prepare": prepared_peak / data, "train": (peak_bytes() - before) / data},
+        "peak_bytes": peak_bytes(),
+    }
+
+
 def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> dict[str, Any]:
-    """Stage 2 and `xgb.train` on all rows by turns; medians of the ratios."""
+    """Stage 2 and `xgb.train` on all rows in turn."""
     X, y = rows(shape, n)
     settings: dict[str, Any] = {"max_depth": DEPTH, "n_trees": n_trees}
     members = parties(X, y)
@@ -113,27 +142,28 @@ def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> 
     simfl.train(ready, callbacks=[], **settings | {"n_trees": N_PARTIES}, **options)  # bins, compilation
     deep = plain | {"max_depth": DEPTH + 2, "min_child_weight": 0}  # what a builder of the default recipe grows
     walkers = [walker(member.rows.X) for member in members[1:]]
-    found: dict[str, list[float]] = {"simfl": [], "all_in": [], "solo": [], "solo_deep": [], "passes": []}
-    for _ in range(repeats):
-        model, seconds = _timed(lambda: simfl.train(ready, callbacks=[], **settings, **options))
-        found["simfl"].append(seconds)
-        found["all_in"].append(_timed(lambda: xgb.train(plain, pooled, n_trees))[1])
-        found["solo"].append(_timed(lambda: xgb.train(plain, alone, n_trees))[1])
-        grown, seconds = _timed(lambda: xgb.train(deep, alone, n_trees))
-        found["solo_deep"].append(seconds)
-        found["passes"].append(_timed(partial(_pass_all, walkers, grown, threads))[1])
-    per_tree = {name: statistics.median(values) / n_trees for name, values in found.items()}
-    bytes_per_tree = statistics.fmean(r.bytes for r in model.history)
+    grown = xgb.train(deep, alone, n_trees)
+    turns, made = in_turn(
+        {
+            "simfl": lambda: simfl.train(ready, callbacks=[], **settings, **options),
+            "all_in": lambda: xgb.train(plain, pooled, n_trees),
+            "solo": lambda: xgb.train(plain, alone, n_trees),
+            "solo_deep": lambda: xgb.train(deep, alone, n_trees),
+            "passes": partial(_pass_all, walkers, grown, threads),
+        },
+        repeats,
+    )
+    bytes_per_tree = statistics.fmean(r.bytes for r in made["simfl"].history)
     return {
         "shape": shape,
         "rows": n,
         "trees": n_trees,
         "options": options,
-        "seconds_per_tree": per_tree,
-        "over_all_in": per_tree["simfl"] / per_tree["all_in"],
-        "over_solo": per_tree["simfl"] / per_tree["solo"],
-        "over_solo_and_passes": per_tree["simfl"] / (per_tree["solo"] + per_tree["passes"]),
-        "over_deep_solo_and_passes": per_tree["simfl"] / (per_tree["solo_deep"] + per_tree["passes"]),
+        "seconds_per_tree": turns.medians(1 / n_trees),
+        "over_all_in": turns.over("simfl", "all_in"),
+        "over_solo": turns.over("simfl", "solo"),
+        "over_solo_and_passes": turns.over("simfl", "solo", "passes"),
+        "over_deep_solo_and_passes": turns.over("simfl", "solo_deep", "passes"),
         "bytes_per_tree": bytes_per_tree,
         "bytes_over_paper": bytes_per_tree / (8 * (n + (2**DEPTH - 1) * (N_PARTIES - 1))),
     }
@@ -148,26 +178,30 @@ def _pass_all(walkers: list[Walker], booster: xgb.Booster, threads: int) -> None
             wait(asked)
 
 
-def midsize(n_trees: int = 200, **options: Any) -> dict[str, Any]:
-    """Stage 2 on a9a with ten parties, and `xgb.train` on all rows, in one run."""
+def midsize(n_trees: int = 200, repeats: int = 3, **options: Any) -> dict[str, Any]:
+    """Stage 2 on a9a with ten parties, and `xgb.train` on all rows, in turn."""
     X, y = load("a9a")
     parts = simfl.partition.unbalanced(y, N_PARTIES, theta=0.8)
     ready = simfl.prepare([Party(f"party {i}", X[p], y[p]) for i, p in enumerate(parts)], random_state=0)
     simfl.train(ready, callbacks=[], n_trees=60, **options)  # bins, compilation, up to a rematch
     pooled = xgb.QuantileDMatrix(X, y)
     plain = {"objective": "binary:logistic", "max_depth": 6, "learning_rate": 0.1}
-    spent: dict[str, float] = {}
-    with _growth_watched(spent):
-        _, ours = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options))
-    _, theirs = _timed(lambda: xgb.train(plain, pooled, n_trees))
+    growing: list[float] = []  # of every turn
+
+    def ours() -> None:
+        spent: dict[str, float] = {}
+        with _growth_watched(spent):
+            simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options)
+        growing.append(spent["growing"])
+
+    turns, _ = in_turn({"simfl": ours, "all_in": lambda: xgb.train(plain, pooled, n_trees)}, repeats)
+    turns.seconds["builders_grow"] = growing
     return {
         "options": options,
         "prepare": ready.about.seconds,
-        "simfl": ours,
-        "builders_grow": spent["growing"],
-        "all_in": theirs,
-        "over_all_in": ours / theirs,
-        "growing_over_all_in": spent["growing"] / theirs,
+        **turns.medians(),
+        "over_all_in": turns.over("simfl", "all_in"),
+        "growing_over_all_in": turns.over("builders_grow", "all_in"),
     }
 
 
@@ -181,28 +215,27 @@ def growing(n: int, repeats: int) -> dict[str, Any]:
     if binned is None:
         raise ValueError(f"{n} rows are grown by XGBoost")
     growers = {"own": HistogramGrower(binned, params), "xgboost": Grower(cut, params, threads=1)}
-    spent: dict[str, list[float]] = {name: [] for name in growers}
-    for _ in range(repeats + 1):  # the first one compiles
-        for name, grower in growers.items():
-            begun = time.process_time()
-            grower.grow(g, h, seed=0)
-            spent[name].append(time.process_time() - begun)
-    own, theirs = (statistics.median(spent[name][1:]) for name in growers)
-    return {"rows": n, "bins": params.max_bin, "own": own, "xgboost": theirs, "over_xgboost": own / theirs}
+    works = {name: partial(grower.grow, g, h, seed=0) for name, grower in growers.items()}
+    in_turn(works, 1)  # compiles
+    turns, _ = in_turn(works, repeats, time.process_time)
+    return {"rows": n, "bins": params.max_bin, **turns.medians(), "over_xgboost": turns.over("own", "xgboost")}
 
 
-def bins(shape: str, n: int, n_trees: int) -> dict[str, Any]:
-    """Stage 2 with fine and with coarse bins: log loss on a fifth as many new rows, seconds per tree."""
+def bins(shape: str, n: int, n_trees: int, repeats: int) -> dict[str, Any]:
+    """Stage 2 with fine and with coarse bins, in turn: log loss on a fifth as many new rows, seconds per tree."""
     X, y = rows(shape, n + n // 5)
     ready = simfl.prepare(parties(X[:n], y[:n]), random_state=0, max_candidates=2000)
-    found: dict[str, Any] = {"shape": shape, "rows": n, "trees": n_trees}
-    for max_bin in (256, 64):
-        options: dict[str, Any] = {"callbacks": [], "max_depth": DEPTH, "max_bin": max_bin, "rematch": 0}
+    works = {}
+    for name in ("256", "64"):
+        options: dict[str, Any] = {"callbacks": [], "max_depth": DEPTH, "max_bin": int(name), "rematch": 0}
         simfl.train(ready, n_trees=N_PARTIES, **options)  # bins, compilation
-        model, seconds = _timed(partial(simfl.train, ready, n_trees=n_trees, **options))
-        loss = float(log_loss(y[n:], model.predict_proba(X[n:])))
-        found |= {f"{max_bin}_logloss": loss, f"{max_bin}_seconds_per_tree": seconds / n_trees}
-    return found
+        works[name] = partial(simfl.train, ready, n_trees=n_trees, **options)
+    turns, models = in_turn(works, repeats)
+    found: dict[str, Any] = {"shape": shape, "rows": n, "trees": n_trees}
+    for name, model in models.items():
+        found[f"{name}_logloss"] = float(log_loss(y[n:], model.predict_proba(X[n:])))
+        found[f"{name}_seconds_per_tree"] = turns.median(name) / n_trees
+    return found | {"64_over_256": turns.over("64", "256")}
 
 
 def words(n: int, n_trees: int, n_features: int = 20_000) -> dict[str, Any]:
@@ -231,23 +264,24 @@ def words(n: int, n_trees: int, n_features: int = 20_000) -> dict[str, Any]:
     }
 
 
-def rounds(name: str, n_trees: int = 200) -> dict[str, Any]:
+def rounds(name: str, n_trees: int = 200, repeats: int = 3) -> dict[str, Any]:
     """The best log loss on held-out rows and the seconds of both ways to take turns, ten parties, theta 80 %."""
     X, y = load(name)
     ready = simfl.prepare(accuracy.members(X, y, N_PARTIES, 0), random_state=0)
+    settings: dict[str, Any] = {"callbacks": [], "max_depth": DEPTH}
+    simfl.train(ready, n_trees=N_PARTIES, **settings)  # bins, compilation
+    settings |= {"n_trees": n_trees, "random_state": 0}
+    works = {way: partial(simfl.train, ready, turns=way, **settings) for way in ("round_robin", "all")}
+    turns, models = in_turn(works, repeats)
     found: dict[str, Any] = {"data": name, "trees": n_trees}
-    simfl.train(ready, callbacks=[], n_trees=N_PARTIES, max_depth=DEPTH)  # bins, compilation
-    for turns in ("round_robin", "all"):
-        model, seconds = _timed(
-            partial(simfl.train, ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, turns=turns, random_state=0)
-        )
+    for way, model in models.items():
         asked = len(model.history) * 3  # sums onto rows, growing, sums per leaf: one after the other
         found |= {
-            f"{turns}_logloss": min(accuracy.curve(model)),
-            f"{turns}_seconds": seconds,
-            f"{turns}_questions_per_tree": asked / n_trees,
+            f"{way}_logloss": min(accuracy.curve(model)),
+            f"{way}_seconds": turns.median(way),
+            f"{way}_questions_per_tree": asked / n_trees,
         }
-    return found
+    return found | {"all_over_round_robin": turns.over("all", "round_robin")}
 
 
 def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
@@ -302,10 +336,15 @@ def apart(work: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dic
         return pool.apply(work, args, kwargs)
 
 
-def exponent(results: list[dict[str, Any]]) -> float:
-    """The slope of log seconds against log rows."""
+def exponents(results: list[dict[str, Any]]) -> list[float]:
+    """The slope of log seconds against log rows in every turn: the median and its quartiles.
+
+    >>> exponents([{"rows": 100, "turns": [1.0, 2.0]}, {"rows": 400, "turns": [4.0, 4.0]}])
+    [0.75, 0.625, 0.875]
+    """
     x = [math.log(r["rows"]) for r in results]
-    return float(np.polyfit(x, [math.log(r["seconds"]) for r in results], 1)[0])
+    turns = zip(*(r["turns"] if "turns" in r else [r["seconds"]] for r in results), strict=True)
+    return quartiles([round(float(np.polyfit(x, np.log(seconds), 1)[0]), 6) for seconds in turns])
 
 
 def table(results: list[dict[str, Any]], title: str) -> Table:
@@ -324,12 +363,21 @@ def _readable(value: Any) -> str:
 
 
 def _growth(given: argparse.Namespace, more: dict[str, Any]) -> list[dict[str, Any]]:
+    """All sizes in turn, so that a busy minute of the machine does not bend the line."""
     sizes = [50_000 * 2**i for i in range(5) if 50_000 * 2**i <= given.rows]
-    results = [apart(prepare, shape, n, **more) for shape in given.shapes for n in sizes]
+    kinds = [(shape, n) for shape in given.shapes for n in sizes]
+    turns = [[apart(prepare, *kind, **more) for kind in kinds] for _ in range(given.repeats)]
+    results = [_together(same) for same in zip(*turns, strict=True)]
     for shape in given.shapes:
-        slope = exponent([r for r in results if r["shape"] == shape])
-        Console().print(f"{shape}: seconds grow with rows to the power {slope:.2f}")
+        slope = exponents([r for r in results if r["shape"] == shape])
+        Console().print(f"{shape}: seconds grow with rows to the power {with_quartiles(slope)}")
     return results
+
+
+def _together(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several measurements of the same: the median of the seconds, and all of them."""
+    seconds = [result["seconds"] for result in same]
+    return same[0] | {"seconds": statistics.median(seconds), "turns": seconds}
 
 
 MILLION = 1_000_000
@@ -337,7 +385,7 @@ BUILDERS = (3_000, 20_000, 100_000, 400_000)  # rows of one party
 LIGHTER: tuple[dict[str, Any], ...] = ({}, {"rematch": 0}, {"rematch": 0, "extra_depth": 0})
 # what it does with the arguments and changed parameters; how many rows and trees unless given
 WORK: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], list[dict[str, Any]]], int, int]] = {
-    "midsize": (lambda given, more: [apart(midsize, given.trees, **less, **more) for less in LIGHTER], 0, 200),
+    "midsize": (lambda given, more: [apart(midsize, given.trees, given.repeats, **m, **more) for m in LIGHTER], 0, 200),
     "prepare": (lambda given, more: [apart(prepare, s, given.rows, **more) for s in given.shapes], MILLION, 0),
     "growth": (_growth, MILLION, 0),
     "training": (
@@ -345,13 +393,22 @@ WORK: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], list[dict[s
         MILLION,
         40,
     ),
+    "both": (
+        lambda given, more: [apart(both, s, given.rows, given.trees, **more) for s in given.shapes],
+        10 * MILLION,
+        20,
+    ),
     "growing": (
         lambda given, more: [apart(growing, n, 3 * given.repeats) for n in BUILDERS if n <= given.rows],
         MILLION,
         0,
     ),
-    "bins": (lambda given, more: [apart(bins, s, given.rows, given.trees) for s in given.shapes], 600_000, 60),
-    "rounds": (lambda given, more: [apart(rounds, name, given.trees) for name in NAMES], 0, 200),
+    "bins": (
+        lambda given, more: [apart(bins, s, given.rows, given.trees, given.repeats) for s in given.shapes],
+        600_000,
+        60,
+    ),
+    "rounds": (lambda given, more: [apart(rounds, name, given.trees, given.repeats) for name in NAMES], 0, 200),
     "sparse": (lambda given, more: [apart(words, given.rows, given.trees)], 70_000, 20),
     "profile": (lambda given, more: [apart(profile, s, given.rows, given.trees) for s in given.shapes], MILLION, 20),
 }

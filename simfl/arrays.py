@@ -1,5 +1,9 @@
-"""The array types of the package under short names, and the smallest one that holds a range of numbers."""
+"""The array types of the package under short names, the smallest one for a range of numbers, kept and freed memory."""
 
+import ctypes
+import math
+import mmap
+import sys
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +18,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
 Table: TypeAlias = Any  # the rows of a party: a float32 array, or scipy's CSR
 
+_LARGE = 2**17  # bytes
+
 
 def read_only(values: AnyArray) -> AnyArray:
     """The same array, not to be written to. Numba compiles a kernel once for such and once for other arrays.
@@ -23,6 +29,26 @@ def read_only(values: AnyArray) -> AnyArray:
     view = values.view()
     view.flags.writeable = False
     return view
+
+
+def lasting(values: AnyArray) -> AnyArray:
+    """A copy that is kept for long, in pages of its own where it is large.
+
+    The allocator puts arrays of some megabytes among the temporary ones and cannot give back what is freed around them.
+    """
+    if values.nbytes < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return values.copy()
+    pages = mmap.mmap(-1, values.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    kept: AnyArray = np.frombuffer(pages, dtype=values.dtype, count=math.prod(values.shape)).reshape(values.shape)
+    kept[...] = values
+    return kept
+
+
+def give_back() -> None:
+    """Return freed memory to the system: glibc keeps it, up to the peak of every thread. Elsewhere nothing happens."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def smallest_type(n_values: int) -> Any:

@@ -52,7 +52,7 @@ def sessions(members, secret=None, identity=None, folder=None):
 
 def similar_rows(session):
     """Per other party: the ids of the rows that each row of this party resembles. Kept for all trainings."""
-    return session.similar.rows
+    return {other: ids.unpacked() for other, ids in session.similar.rows.items()}
 
 
 def places(session):

@@ -21,7 +21,7 @@ import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import Ints, smallest_type
+from simfl.arrays import Ints, give_back, smallest_type
 from simfl.errors import ProtocolError
 from simfl.hub.asking import sent_by
 from simfl.params import cores
@@ -63,6 +63,7 @@ def find(hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> 
             running.append((i, {j: pool.submit(search.compare, i, j) for j in range(n) if j != i}))
             if len(running) > 1:
                 yield search.collect(*running.popleft())
+                search.tidy()
         yield search.collect(*running.popleft())
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt waits for the searches under way only
@@ -83,19 +84,33 @@ class _Search:
         self.index = HashIndex(number_names(coded))
         self.k = matching.params.n_neighbors or 1
         self._sides: dict[tuple[str, int], Any] = {}
+        self.tidy()
 
-    def compare(self, i: int, j: int) -> Any:
-        """The rows of party j that the rows of party i resemble, and their counts of equal values."""
+    @property
+    def is_large(self) -> bool:
+        """Whether memory counts more than the time to save it."""
+        return sum(map(len, self.names)) > FEW_ROWS
+
+    def tidy(self) -> None:
+        """Give back what was freed."""
+        if self.is_large:
+            give_back()
+
+    def compare(self, i: int, j: int) -> tuple[msg.Array, float, int]:
+        """The rows of party j that the rows of party i resemble, how similar they are, and how often one is used."""
         most = self.matching.params.max_candidates
         queries = self._kept("queries", i, lambda: self.index.queries(i, query_names(self.names[i])))
         bound = max(most, self.k) if most else None
         candidates = self._kept("candidates", j, lambda: self.index.candidates(j, self.names[j], bound))
         key, progress = draw_key(self.matching.seed, self.number, i, j), self.matching.progress
-        return self.index.compare(queries, candidates, self.k, draw_key=key, n_jobs=1, progress=progress)
+        rows, counts = self.index.compare(queries, candidates, self.k, draw_key=key, n_jobs=1, progress=progress)
+        n_rows = len(self.names[j])
+        packed = wire.pack(rows.astype(smallest_type(n_rows)))
+        return packed, float(counts[:, 0].mean()), most_uses(rows, n_rows)
 
     def _kept(self, side: str, party: int, make: Callable[[], Any]) -> Any:
         """Each side is indexed once; but an index of many candidates takes much memory, and little time to make."""
-        if side == "candidates" and sum(map(len, self.names)) > FEW_ROWS:
+        if side == "candidates" and self.is_large:
             return make()
         found = self._sides.get((side, party))
         return self._sides.setdefault((side, party), make()) if found is None else found
@@ -104,11 +119,9 @@ class _Search:
         """What was found for party i."""
         found = Found(self.parties[i], {}, {}, 0)
         for j, future in running.items():
-            rows, counts = future.result()
-            other, n_rows = self.parties[j], len(self.names[j])
-            found.similar[other] = wire.pack(rows.astype(smallest_type(n_rows)))
-            found.equal_hashes[other] = float(counts[:, 0].mean())
-            found.most_uses = max(found.most_uses, most_uses(rows, n_rows))
+            other = self.parties[j]
+            found.similar[other], found.equal_hashes[other], uses = future.result()
+            found.most_uses = max(found.most_uses, uses)
         self._sides.pop(("queries", i), None)
         return found
 

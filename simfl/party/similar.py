@@ -19,6 +19,7 @@ from simfl import wire
 from simfl.arrays import AnyArray, Ints
 from simfl.errors import FileError, ProtocolError
 from simfl.party.party import Split
+from simfl.preprocessing.ids import Ids
 from simfl.preprocessing.lsh import HashFamily, hash_rows
 from simfl.preprocessing.scaling import Scale
 from simfl.preprocessing.similarity import HashIndex, order_by_likeness
@@ -34,21 +35,22 @@ class SimilarRows:
 
     parties: list[str] = field(default_factory=list)  # all of them, in the common order
     n_rows: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, Ints] = field(default_factory=dict)  # per other party: (own rows, k); empty with fresh ids
+    rows: dict[str, Ids] = field(default_factory=dict)  # per other party: (own rows, k); empty with fresh ids
     near: Ints | None = None  # this party's rows in an order in which similar rows are adjacent
     places: Ints | None = None  # blind matching: the row at each place of the order that the others know
 
     def uses(self) -> dict[str, AnyArray]:
         """Per other party: how often each of its rows is among this party's similar rows."""
-        return {o: np.bincount(rows.ravel(), minlength=self.n_rows[o]) for o, rows in self.rows.items()}
+        return {o: np.bincount(ids.unpacked().ravel(), minlength=self.n_rows[o]) for o, ids in self.rows.items()}
 
 
 @dataclass(frozen=True)
 class Hashing:
-    """Hash values that were sent, until their similar rows are known."""
+    """What is needed of hash values that were sent, until their similar rows are known."""
 
     round: int
-    values: HashValues
+    near: Ints  # the rows in an order in which similar rows are adjacent
+    values: HashValues | None = None  # shared matching: the hash values
     order: Ints | None = None  # blind matching: the private order in which they were sent
 
 
@@ -65,7 +67,7 @@ def hash_values(split: Split, question: msg.Hash, secret: bytes | None) -> HashV
 def show(values: HashValues, number: int) -> tuple[Hashing, msg.Hashes]:
     """Shared matching: the hash values go out as they are."""
     reply = msg.Hashes(round=number, lowest=wire.pack(values.lowest), values=wire.pack(values.above))
-    return Hashing(number, values), reply
+    return Hashing(number, order_by_likeness(values.above), values), reply
 
 
 def hide(values: HashValues, number: int, name: str, secret: bytes | None) -> tuple[Hashing, msg.HiddenRows]:
@@ -79,7 +81,7 @@ def hide(values: HashValues, number: int, name: str, secret: bytes | None) -> tu
         codes=wire.pack(codes[order]),
         ties=wire.pack(row_names(secret, name, number, len(codes))[order]),
     )
-    return Hashing(number, values, order), reply
+    return Hashing(number, order_by_likeness(values.above), order=order), reply
 
 
 def _needed(secret: bytes | None, who: str) -> bytes:
@@ -98,10 +100,11 @@ class Searcher:
 
 def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher) -> tuple[SimilarRows, msg.Matched]:
     """Shared matching: find the similar rows in the global tables."""
-    known = [wire.unpack(v, "i4", (None,)) for v in question.bucket_values]
-    if hashing.round != question.round or len(known) != len(hashing.values.lowest) or not all(map(_ascends, known)):
+    known, values = [wire.unpack(v, "i4", (None,)) for v in question.bucket_values], hashing.values
+    took_part = values is not None and hashing.round == question.round and len(known) == len(values.lowest)
+    if values is None or not took_part or not all(map(_ascends, known)):
         raise ProtocolError(f"Party {name!r} was given tables of a search that it did not take part in.")
-    own = bucket_numbers(hashing.values, known)
+    own = bucket_numbers(values, known)
     tables = {o: wire.unpack(array, array.dtype, (None, own.shape[1])) for o, array in question.tables.items()}
     sizes = [len(values) for values in known]
     if not all(len(t) and t.dtype.kind == "u" and (t.max(axis=0) < sizes).all() for t in (own, *tables.values())):
@@ -110,10 +113,11 @@ def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher)
     secret, number = secret_of(question.seed), question.round
     queries = index.queries(0, query_names(row_names(secret, name, number, len(own))))
     bound = question.max_candidates and max(question.max_candidates, question.n_neighbors)
-    rows: dict[str, Ints] = {}
+    rows: dict[str, Ids] = {}
     equal: dict[str, float] = {}
+    uses = 0
     for place, (other, codes) in enumerate(tables.items(), 1):
-        rows[other], counts = index.compare(
+        found, counts = index.compare(
             queries,
             index.candidates(place, row_names(secret, other, number, len(codes)), bound),
             question.n_neighbors,
@@ -121,11 +125,11 @@ def search(hashing: Hashing, question: msg.Match, name: str, searcher: Searcher)
             n_jobs=searcher.n_jobs,
             progress=searcher.progress,
         )
-        equal[other] = float(counts[:, 0].mean())
+        rows[other], equal[other] = Ids.pack(found, len(codes)), float(counts[:, 0].mean())
+        uses = max(uses, most_uses(found, len(codes)))
     n_rows = {other: len(codes) for other, codes in tables.items()}
-    found = SimilarRows(question.parties, n_rows, rows, order_by_likeness(hashing.values.above))
-    uses = max(most_uses(similar, n_rows[other]) for other, similar in rows.items())
-    return found, msg.Matched(equal_hashes=equal, most_uses=uses)
+    similar = SimilarRows(question.parties, n_rows, rows, hashing.near)
+    return similar, msg.Matched(equal_hashes=equal, most_uses=uses)
 
 
 def _ascends(values: AnyArray) -> bool:
@@ -140,10 +144,11 @@ def take(hashing: Hashing, question: msg.TakeSimilar, name: str) -> SimilarRows:
     rows = {}
     for other, array in question.similar.items():
         ids = as_ids(array, len(order), question.n_rows[other], name)
-        rows[other] = np.empty_like(ids)
-        rows[other][order] = ids
+        placed = np.empty_like(ids)
+        placed[order] = ids
+        rows[other] = Ids.pack(placed, question.n_rows[other])
     n_rows = question.n_rows | {name: len(order)}
-    return SimilarRows(question.parties, n_rows, rows, order_by_likeness(hashing.values.above), order)
+    return SimilarRows(question.parties, n_rows, rows, hashing.near, order)
 
 
 def as_ids(array: msg.Array, n: int, n_rows: int, name: str) -> Ints:
@@ -160,7 +165,7 @@ def as_ids(array: msg.Array, n: int, n_rows: int, name: str) -> Ints:
 def keep(path: Path, similar: SimilarRows, split: Split, secret: bytes | None) -> None:
     """Write what a search found, for later trainings. Holds row ids and the secret, no rows: private."""
     arrays: dict[str, AnyArray] = {
-        f"similar_{i}": similar.rows[o] for i, o in enumerate(similar.parties) if o in similar.rows
+        f"similar_{i}": similar.rows[o].unpacked() for i, o in enumerate(similar.parties) if o in similar.rows
     }
     arrays["order"] = np.array(similar.parties)
     arrays["n_rows"] = np.array([similar.n_rows.get(o, 0) for o in similar.parties])
@@ -189,7 +194,7 @@ def read_kept(path: Path, split: Split) -> tuple[SimilarRows, bytes | None]:
             f"The table of {split.who[0].lower()}{split.who[1:]} is not the one that {path} was prepared from. "
             "Prepare again: simfl.prepare, or a new training."
         )
-    rows = {o: kept[f"similar_{i}"] for i, o in enumerate(parties) if f"similar_{i}" in kept}
     n_rows = dict(zip(parties, sizes, strict=True))
+    rows = {o: Ids.pack(kept.pop(f"similar_{i}"), n_rows[o]) for i, o in enumerate(parties) if f"similar_{i}" in kept}
     secret = kept["secret"].tobytes() if "secret" in kept else None
     return SimilarRows(parties, n_rows, rows, kept.get("near"), kept.get("places")), secret

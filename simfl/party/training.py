@@ -205,11 +205,11 @@ class PartyTraining:
                 g[builder], h[builder] = sealing.onto_rows(sums, builder, question, self._said)
         return msg.RowSums(round=question.round, gradients=g, hessians=h, scores=self.scores(question.mask, sealing))
 
-    def _similar_rows(self, builder: str, question: msg.SumOntoRows) -> Ints | None:
+    def _similar_rows(self, builder: str, question: msg.SumOntoRows) -> AnyArray | None:
         """The builder's rows that this party's rows resemble: those kept, or those drawn for this tree alone."""
         drawn, places = question.similar.get(builder), self.similar.places
         if drawn is None or places is None:
-            return self.similar.rows.get(builder)
+            return self._kept_rows(builder, question.round)
         if builder not in self.similar.n_rows:
             raise ProtocolError(
                 f"{self.split.who} was given rows of {builder!r}, which had no part in the last search."
@@ -219,6 +219,14 @@ class PartyTraining:
         similar[places] = as_ids(column, len(similar), self.similar.n_rows[builder], self.name)
         self.shown["fresh ids"] += 1
         return similar
+
+    def _kept_rows(self, builder: str, number: int) -> AnyArray | None:
+        ids = self.similar.rows.get(builder)
+        if ids is None:
+            return None
+        if (self.params.min_group or 1) > 1:  # small groups are joined by all similar rows
+            return ids.unpacked()
+        return ids.to_draw_from(_seed(self.seed, 5, number, self.similar.parties.index(self.name)))
 
     def _sum_onto(self, similar: Ints, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
         """Gradients and hessians, added onto the builder's rows in groups that are not too small."""

@@ -83,14 +83,20 @@ class LocalTransport(Generic[H]):
         return []
 
     def _carry(self, party: str, message: Request, common: tuple[Any, int] | None, threads: int) -> Reply:
-        request, size = common or (decode(data := encode(message)), len(data))
+        request, size = common or _received(message)
         handler = self.handlers[party]
         handler.n_jobs = threads
         begun = time.perf_counter()
-        answer = encode(handler.handle(request))  # type: ignore[arg-type]
+        answer = encode(handler.handle(request))
         reply: Reply = decode(answer)  # type: ignore[assignment]
         with self._lock:
             self.traffic.count(party, message, size, reply, len(answer), begun)
             if self.observe:
                 self.observe(party, message, reply)
         return reply
+
+
+def _received(message: Request) -> tuple[Any, int]:
+    """The message as it arrives, and its size. Its bytes are gone by then: they may be many."""
+    data = encode(message)
+    return decode(data), len(data)

@@ -352,7 +352,7 @@ def test_rows_in_the_same_leaves_resemble_each_other():
         def after_tree(self, record):
             run = under_training(transport.handlers["a"])
             if run:  # it is over when the last scores come in
-                distances.append(np.abs(X[:300, 0][:, None] - X[300:, 0][run.similar.rows["b"]]).mean())
+                distances.append(np.abs(X[:300, 0][:, None] - X[300:, 0][run.similar.rows["b"].unpacked()]).mean())
 
     params = {"objective": "reg:squarederror", "n_trees": 12, "max_depth": 3, "rematch": 8}
     train(transport, callbacks=[Watch()], matching="shared", random_state=0, **params)

@@ -1,0 +1,180 @@
+"""What became worse since the last commit, with known answers."""
+
+import io
+import itertools
+import json
+import shutil
+import subprocess
+
+import pytest
+from rich.console import Console
+
+from benchmarks import bench, compare, quiet, repeats, search
+from benchmarks.pages import RESULTS
+
+
+def record(**figures):
+    return {"training": [{"shape": "HIGGS-like", "rows": 100, "options": {"rematch": 0}} | figures]}
+
+
+def verdict(before, now):
+    (change,) = compare.changes(before, now)
+    return change.verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "now", "expected"),
+    [
+        ("over_all_in", 1.0, 1.09, ""),  # within the tolerance of ratios
+        ("over_all_in", 1.0, 1.2, "worse"),
+        ("over_all_in", 1.0, 0.8, "better"),
+        ("over_all_in", [1.0, 0.7, 1.3], [1.2, 1.1, 1.4], ""),  # the quartiles overlap
+        ("over_all_in", [1.0, 0.9, 1.1], [1.4, 1.2, 1.6], "worse"),
+        ("over_all_in", 1.0, [1.2, 0.9, 1.5], ""),  # once, now with quartiles
+        ("seconds", 10.0, 12.0, ""),  # seconds have more room than ratios
+        ("seconds", 10.0, 13.0, "worse"),
+        ("cpu_seconds_per_tree", {"joint": 0.1}, {"joint": 0.12}, "worse"),
+        ("bytes_per_tree", 1000, 1020, "worse"),  # bytes have hardly any
+        ("64_logloss", 0.5, 0.503, "worse"),
+        ("64_logloss", 0.5, 0.502, ""),
+        ("extra_peak_over_data", 4.2, 2.9, "better"),
+        ("pairs_per_second", {"simfl": 9e9}, {"simfl": 7e9}, "worse"),  # fewer is worse
+        ("faster_by", {"faiss": [60.0, 59.0, 61.0]}, {"faiss": [70.0, 69.0, 71.0]}, "better"),
+    ],
+)
+def test_a_figure_is_judged_by_its_kind_and_its_quartiles(name, before, now, expected):
+    assert verdict(record(**{name: before}), record(**{name: now})) == expected
+
+
+def test_what_was_measured_differently_is_not_compared():
+    now = record(seconds=2.0)
+    for other in ({"rows": 200}, {"options": {}}, {"trees": 40}):
+        assert not compare.changes({"training": [record(seconds=1.0)["training"][0] | other]}, now)
+    assert not compare.changes({"training-plain": record(seconds=1.0)["training"]}, now)
+
+
+def test_what_was_measured_several_times_is_one_figure():
+    several = {"joint-midsize": [{"rows": 5, "over_all_in": [m, m - 0.1, m + 0.1]} for m in (1.0, 3.0, 1.5)]}
+    (figure,) = compare.figures(several).values()
+    assert figure == pytest.approx((1.5, 0.9, 3.1))
+
+
+def test_the_worst_comes_first_and_other_software_is_the_yardstick():
+    before = record(seconds_per_tree={"simfl": 1.0, "all_in": 1.0}, bytes=100, turns=[1.0], paper_seconds=5)
+    now = record(seconds_per_tree={"simfl": 3.0, "all_in": 2.0}, bytes=100, turns=[9.0], paper_seconds=9)
+    found = compare.changes(before, now)
+    assert [(c.place.name, c.factor, c.verdict) for c in found] == [
+        ("seconds_per_tree.simfl", 3.0, "worse"),
+        ("seconds_per_tree.all_in", 2.0, "worse"),
+        ("bytes", 1.0, ""),
+    ]
+    told = compare.summary(found)
+    assert "2 figures compared with the committed ones: 1 worse, 0 better" in told
+    assert "2.00 times as long" in told
+
+
+def test_the_committed_record_is_compared_and_not_the_file_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "ROOT", tmp_path)
+    path = tmp_path / "docs" / "speed.json"
+    assert compare.committed(path) == {}
+    path.parent.mkdir()
+    path.write_text('{"search": 1}')
+    assert compare.committed(path) == {"search": 1}  # not a repository
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init", "-q"], ["add", "docs"], [*who, "commit", "-qm", "figures"]):
+        subprocess.run([shutil.which("git"), *words], cwd=tmp_path, check=True)
+    path.write_text('{"search": 2}')
+    assert compare.committed(path) == {"search": 1}
+
+
+def test_the_committed_figures_are_as_good_as_themselves():
+    kept = json.loads((RESULTS / "speed.json").read_text())
+    found = compare.changes(kept, kept)
+    assert len(found) > 200
+    assert {change.verdict for change in found} == {""}
+    measurements = {change.place.measurement for change in found}
+    assert measurements == set(kept) - {bench.MACHINE}
+
+
+def test_both_sides_run_in_turn():
+    ticks, done = itertools.count(), []
+    works = {name: lambda name=name: done.append(name) or name.upper() for name in ("a", "b")}
+    turns, results = repeats.in_turn(works, 3, lambda: float(next(ticks)))
+    assert done == ["a", "b"] * 3
+    assert turns.seconds == {"a": [1.0] * 3, "b": [1.0] * 3}
+    assert results == {"a": "A", "b": "B"}
+    assert turns.medians(0.5) == {"a": 0.5, "b": 0.5}
+
+
+def test_a_ratio_is_the_median_of_the_turns_not_the_ratio_of_medians():
+    turns = repeats.Turns({"ours": [1.0, 10.0, 30.0], "theirs": [1.0, 5.0, 10.0], "more": [0.0, 5.0, 10.0]})
+    assert turns.over("ours", "theirs")[0] == 2.0
+    assert turns.over("ours", "theirs", "more") == [1.0, 1.0, 1.25]
+
+
+def test_the_search_tells_the_spread_of_its_ratios():
+    found = search.compare("SUSY-like", 4096, k=3, repeats=3)
+    assert set(found["faster_by"]) >= {"plain", "bare"}
+    for middle, low, high in found["faster_by"].values():
+        assert 0 < low <= middle <= high
+    assert len(bench._search({"search": [found]})) == 1 + len(found["pairs_per_second"])
+    assert search.comparison_table([found]).row_count == len(found["pairs_per_second"])
+
+
+def test_the_processor_time_of_the_machine_is_read(tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 20 30 9999 8888 3 2 5 7 7\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    assert quiet.busy_seconds(stat) * quiet.os.sysconf("SC_CLK_TCK") == 100 + 20 + 30 + 3 + 2 + 5
+    assert quiet.busy_seconds(tmp_path / "none") is None
+    stat.write_text("nothing\n")
+    assert quiet.busy_seconds(stat) is None
+
+
+def test_own_work_is_not_that_of_others():
+    with quiet.watched() as machine:
+        subprocess.run(["/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"], check=True)
+    assert len(machine["load"]) == 2
+    assert machine["others"] <= quiet.cores() + 0.5
+
+
+def test_busy_measurements_are_named_with_the_command_to_repeat_them():
+    busy, calm = {"load": [9.0, 9.0], "others": 2.0}, {"load": [9.0, 1.0], "others": 0.01}
+    told = quiet.advice_after({"search": busy, "growth": calm, "bins": busy})
+    assert told.endswith("python -m benchmarks.bench --only search bins")
+    assert "busy" in quiet.advice_before(1.5, 2)
+    assert "--no-write" in quiet.advice_before(1.5, 2)
+
+
+def test_how_busy_the_machine_was_is_kept_with_the_figures(tmp_path):
+    (tmp_path / "search.json").write_text("[]")
+    (tmp_path / "machine.json").write_text('{"search": {"load": [0.5, 1.25], "others": 0.25}}')
+    record = tmp_path / "speed.json"
+    record.write_text('{"growth": [], "machine": {"growth": {"load": [3, 4]}}}')
+    found = bench.gather(tmp_path, record)
+    rows = bench._machine(found)
+    assert rows[1:] == [["`growth`", "3.0", "4.0", ""], ["`search`", "0.5", "1.2", "0.2"]]
+    assert bench.measured(tmp_path, ["search", "growth"]) == {
+        "search": [],
+        "machine": {"search": found["machine"]["search"]},
+    }
+
+
+def test_the_growth_of_seconds_has_quartiles_where_it_was_measured_in_turns():
+    sizes = [{"rows": n, "seconds": 1.0, "turns": [n / 100, n**2 / 10_000]} for n in (100, 200, 400)]
+    (_, row) = bench._growth({"growth": sizes})
+    assert row[-1] == "1.50 (1.25 to 1.75)"
+    once = [{"rows": n, "seconds": n / 100} for n in (100, 200)]
+    assert bench._growth({"growth": once})[1][-1] == "1.00"
+
+
+def test_what_became_worse_is_printed_with_before_now_and_ratio(monkeypatch):
+    console = Console(width=200, file=io.StringIO())
+    monkeypatch.setattr(compare, "committed", lambda path: record(seconds=1.0, bytes=100))
+    now = record(seconds=4.0, bytes=100) | {bench.MACHINE: {"training": {"load": [9.0, 9.0], "others": 2.0}}}
+    bench.tell_changes(console, now, everything=False)
+    told = console.file.getvalue()
+    row = next(line for line in told.splitlines() if "HIGGS" in line)
+    assert [cell.strip() for cell in row.split("│")[3:-1]] == ["seconds", "1", "4", "4.00", "worse"]
+    assert "1 worse, 0 better" in told
+    assert "--only training" in told
+    assert "bytes" not in told
