@@ -42,6 +42,10 @@ class UnusableColumnsError(DataError):
         self.columns = columns
 
 
+class _DecimalCommaError(DataError):
+    """A column holds numbers as some countries write them."""
+
+
 class UnseenLevelWarning(UserWarning):
     """A table has levels that the schema does not know; they count as missing."""
 
@@ -100,6 +104,8 @@ class Schema(msgspec.Struct, frozen=True):
         for place, name in enumerate(frame.column_names):
             try:
                 found.append(_propose(name, frame.column(place), who))
+            except _DecimalCommaError:
+                raise  # before all else: the file is to be read in another way
             except DataError as error:
                 refused[name] = str(error)
         if refused:
@@ -364,7 +370,7 @@ def _levels(values: pa.ChunkedArray, where: str) -> tuple[str, ...]:
         raise DataError(f"{where} holds dates as text ({levels[0]!r}). {_HOW_TO_DATE}")
     comma = next((level for level in levels if "," in level), None)
     if comma and all(_WITH_COMMA.fullmatch(level) for level in levels):
-        raise DataError(
+        raise _DecimalCommaError(
             f"{where} holds numbers with a comma ({comma!r}). Write them with a point, or read the table in Python: "
             'pandas.read_csv(file, sep=";", decimal=",").'
         )

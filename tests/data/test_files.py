@@ -240,9 +240,9 @@ def test_packed_and_other_encoded_files_say_what_to_do(tmp_path, name, content, 
 
 
 @pytest.mark.parametrize("values", [["77,0", "8,5", "77,0"], ["77", "-8,5", ""]])
-def test_numbers_with_a_comma_are_not_taken_for_categories(tmp_path, values):
-    rows = "".join(f"{value};{place % 2}\n" for place, value in enumerate(values))
-    (tmp_path / "t.csv").write_text(f"age;y\n{rows}")
+def test_numbers_with_a_comma_are_refused_before_all_else(tmp_path, values):
+    rows = "".join(f"2024-01-0{place + 1};{value};{place % 2}\n" for place, value in enumerate(values))
+    (tmp_path / "t.csv").write_text(f"seen;age;y\n{rows}")
     with pytest.raises(DataError, match=r"'age' of t\.csv holds numbers with a comma.*decimal=\",\"\)"):
         files.read(tmp_path / "t.csv", "y")
 
