@@ -1,7 +1,7 @@
 """SimFLClassifier, SimFLRegressor and SimFLSurvival: thin wrappers of `simfl.train` for scikit-learn.
 
-`fit` takes one table and `parties`, the label of every row's party; without it all rows are one party's. Parameters
-and defaults are those of `simfl.params`: the constructors are made from that page.
+`fit` takes one table and `parties`, the label of every row's party or the name of the column that has them; without it
+all rows are one party's. Parameters and defaults are those of `simfl.params`: the constructors are made from that page.
 """
 
 import inspect
@@ -94,6 +94,18 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = train(members, callbacks=callbacks, init_model=given.init_model, **params)
         return self
 
+    def _split_off(self, X: Any, parties: Any) -> tuple[Any, Any]:
+        """The features and the label of every row's party. A text names the column of the table that has them."""
+        self.party_name_ = parties if isinstance(parties, str) else None
+        if self.party_name_ is None:
+            return X, parties
+        if parties not in _names_of(X):
+            raise DataError(
+                f"parties={parties!r} is one text, and the table has no column of that name. Give the name of a "
+                "column, or one label per row, as in parties=table['site']."
+            )
+        return _without(X, parties), X[parties]
+
     def _check_fit(self, X: Any, y: Any, schema: Schema | None, **numeric: bool) -> tuple[Any, AnyArray]:
         """Rows and labels as scikit-learn checks them; a frame with categories is read through its schema first."""
         self.schema_, self._declared = schema or _schema_of(X), schema is not None
@@ -110,7 +122,7 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
             raise DataError("eval_set is a list of one pair: eval_set=[(X, y)]. SimFL watches one set of rows.")
         if self.get_params()["validation_fraction"]:
             raise DataError("eval_set goes without validation_fraction: both say which rows are watched. Give one.")
-        X, y = pairs[0]
+        X, y = _without(pairs[0][0], self.party_name_), pairs[0][1]
         rows = (
             as_table(X, "eval_set", self.schema_)[0]
             if self.schema_
@@ -161,10 +173,13 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: Any) -> Any:
         """The rows to predict. Called before anything that only a fitted estimator has."""
         check_is_fitted(self)
+        X = _without(X, self.party_name_)
         return X if self.schema_ else validate_data(self, X, reset=False, **_ACCEPTED)
 
     def _predicted(self, X: Any, parties: Any, predict: Callable[[Model, Any], AnyArray]) -> AnyArray:
         """What the model says of rows; with `party_column` each party's own, and without `parties` a new site's."""
+        if isinstance(parties, str) and parties in _names_of(X):
+            parties = X[parties]
         rows, model = self._checked(X), self.model_
         if model.schema is None or model.schema.party is None:
             return predict(model, rows)
@@ -192,6 +207,23 @@ def _schema_of(X: Any) -> Schema | None:
     if frame is None or all(any(is_kind(field.type) for is_kind in plain) for field in frame.schema):
         return None
     return Schema.propose(frame, "The table")
+
+
+def _names_of(X: Any) -> list[Any]:
+    """The names of a data frame's columns; what is no frame has none."""
+    if hasattr(X, "iloc"):  # pandas, whose attributes may be columns
+        return list(X.columns)
+    found = getattr(X, "column_names", None) or getattr(X, "columns", ())  # Arrow's columns are values
+    return list(found or ())
+
+
+def _without(X: Any, name: str | None) -> Any:
+    """A data frame without this column, if it has it."""
+    names = _names_of(X)
+    if name is None or name not in names:
+        return X
+    others = [other for other in names if other != name]
+    return X[others] if hasattr(X, "iloc") else X.select(others)
 
 
 def _rows_of_parties(parties: Any, n_rows: int) -> dict[str, AnyArray]:
@@ -249,11 +281,12 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         schema: Schema | None = None,
         eval_set: Any = None,
     ) -> Self:
-        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to continue from.
+        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
 
         `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
         (`simfl.data.schema`); joint with epsilon needs it.
         """
+        X, parties = self._split_off(X, parties)
         X, y = self._check_fit(X, y, schema)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
@@ -328,11 +361,12 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
         init_model: Model | None = None,
         eval_set: Any = None,
     ) -> Self:
-        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to continue from.
+        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
 
         `eval_set=[(X, y)]`: rows to watch, for early stopping.
         """
         _refuse_other_labels(self.get_params()["objective"], "numbers")
+        X, parties = self._split_off(X, parties)
         X, y = self._check_fit(X, y, None, y_numeric=True)
         return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set))
 
@@ -357,7 +391,8 @@ class SimFLSurvival(_SimFLEstimator):
     def fit(
         self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None, init_model: Model | None = None
     ) -> Self:
-        """Train; `parties` labels the rows. `init_model`: the `model_` of an earlier fit, to continue from."""
+        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from."""
+        X, parties = self._split_off(X, parties)
         self.schema_, self._declared = _schema_of(X), False
         rows = X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
         rows = validate_data(self, rows, **_ACCEPTED)

@@ -95,6 +95,9 @@ def to_onnx(model: Model, path: str | os.PathLike[str]) -> Path:
     The outputs are the place of the class among `model.classes` and the probabilities of all, or a regression's number.
     ONNX has no splits by the levels of a category, so models with such splits are refused.
     """
+    target = Path(path)
+    if target.suffix != ".onnx":
+        raise FileError(f"An ONNX file must end in .onnx, not {target.name!r}.")
     if model.schema is not None and model.schema.has_categories:
         names = [column.name for column in model.schema.columns if column.kind == "category"]
         raise DataError(
@@ -107,9 +110,6 @@ def to_onnx(model: Model, path: str | os.PathLike[str]) -> Path:
             f"The converter to ONNX knows {', '.join(IN_ONNX)}, and the model was trained with {objective}. Use the "
             "model file with XGBoost itself."
         )
-    target = Path(path)
-    if target.suffix != ".onnx":
-        raise FileError(f"An ONNX file must end in .onnx, not {target.name!r}.")
     convert = _import("onnxmltools", "onnx").convert_xgboost
     floats = _import("onnxmltools.convert.common.data_types", "onnx").FloatTensorType
     booster = _start_in_leaves(model)

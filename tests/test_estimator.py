@@ -162,6 +162,30 @@ def test_a_wrong_parameter_value_is_told_at_fit(table, labels):
         simfl.SimFLClassifier(n_trees=0).fit(table, labels)
 
 
+@pytest.mark.parametrize("form", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_parties_can_name_a_column_which_is_then_no_feature(table, labels, site, form):
+    columns = {f"x{i}": table[:, i] for i in range(table.shape[1])}
+    whole = form({"site": np.array([f"s{i}" for i in site]), **columns})
+    fitted = simfl.SimFLClassifier(**FEW).fit(whole, labels, parties="site")
+    assert fitted.feature_names_in_.tolist() == list(columns)
+    apart = simfl.SimFLClassifier(**FEW).fit(pd.DataFrame(columns), labels, parties=[f"s{i}" for i in site])
+    assert (fitted.predict_proba(whole) == apart.predict_proba(pd.DataFrame(columns))).all()
+    assert (fitted.predict_proba(pd.DataFrame(columns)) == fitted.predict_proba(whole)).all()
+
+
+def test_with_a_party_column_the_named_column_says_whose_rows_are_predicted(table, labels, site):
+    whole = pd.DataFrame(table).rename(columns=str).assign(site=[f"s{i}" for i in site])
+    fitted = simfl.SimFLClassifier(party_column=True, **FEW).fit(whole, labels, parties="site")
+    named, given = fitted.predict_proba(whole, parties="site"), fitted.predict_proba(whole, parties=whole["site"])
+    assert (named == given).all()
+
+
+def test_a_text_that_is_no_column_is_told(table, labels):
+    for X in (table, pd.DataFrame(table).rename(columns=str)):
+        with pytest.raises(DataError, match=r"parties='site'.*no column of that name.*parties=table\['site'\]"):
+            simfl.SimFLClassifier(**FEW).fit(X, labels, parties="site")
+
+
 @pytest.mark.usefixtures("routing")
 def test_parties_go_through_a_pipeline(table, labels, site):
     model = simfl.SimFLClassifier(**FEW).set_fit_request(parties=True)

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simfl.cli.options import DEFAULT, HELP, Drop, Json, Label, Recipe, Seed, check_writable, console, stderr
+from simfl.cli.options import (
+    DEFAULT,
+    HELP,
+    Drop,
+    Json,
+    Label,
+    Recipe,
+    Seed,
+    check_writable,
+    console,
+    offering_to_drop,
+    stderr,
+)
 from simfl.data.header import Asked, check_columns
 from simfl.errors import ParameterError
 from simfl.params import Ids, Matching
@@ -123,7 +135,8 @@ def _read_table(file: Path, label: str | None, drop: Sequence[str], options: Opt
     """The rows to attack, as numbers, their labels, and the options with what is known from the file."""
     from simfl.data.files import read
 
-    data = read(file, label, drop=drop)
+    with offering_to_drop():
+        data = read(file, label, drop=drop)
     params = {**options.params, **_columns(options, data.n_features)}
     return data.expanded, data.y, replace(options, name=file.name, params=params)
 

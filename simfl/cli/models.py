@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from simfl.cli.options import Open, Run, console
+from simfl.cli.options import Open, Run, check_writable, console
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="a model that SimFL has saved")]
 
@@ -64,6 +64,7 @@ def predict(
 
     Example: simfl predict model.ubj patients.csv --out predictions.csv
     """
+    check_writable(out)
     from simfl.data.files import read_frame, to_csv, write_frame
     from simfl.model import load, predictions
 
@@ -79,6 +80,7 @@ def export(
     model: ModelFile, out: Annotated[Path, typer.Argument(metavar="OUT", help="the file to write, ending in .onnx")]
 ) -> None:
     r"""Write a model for ONNX runtimes. Needs simfl\[onnx]."""
+    check_writable(out)
     from simfl.integrations import to_onnx
     from simfl.model import load
 

@@ -1,12 +1,15 @@
 """What several commands share: the terminal, options with the same meaning, a check of the files to write."""
 
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from simfl.errors import FileError
+from simfl.errors import DataError, FileError
 from simfl.params import RecipeName, defaults, descriptions
 
 console, stderr = Console(), Console(stderr=True)
@@ -30,6 +33,18 @@ Seed = Annotated[
 Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the results as JSON too")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, with its run.json")]
 Open = Annotated[bool, typer.Option("--open", help="open it in the browser")]
+
+
+@contextmanager
+def offering_to_drop() -> Iterator[None]:
+    """Where columns of a file cannot be used, say which options leave them out."""
+    from simfl.data.schema import UnusableColumnsError
+
+    try:
+        yield
+    except UnusableColumnsError as error:
+        options = " ".join(shlex.join(["--drop", name]) for name in error.columns)
+        raise DataError(f"{error} To leave out what cannot be used: {options}") from None
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from simfl.cli.options import DEFAULT, HELP, Drop, Event, Json, Labels, Recipe, Seed, check_writable, console
+from simfl.cli.options import (
+    DEFAULT,
+    HELP,
+    Drop,
+    Event,
+    Json,
+    Labels,
+    Recipe,
+    Seed,
+    check_writable,
+    console,
+    offering_to_drop,
+)
 from simfl.data.header import Asked, check_columns
 from simfl.errors import DataError, ParameterError
 from simfl.params import Objective, cores
@@ -146,9 +158,12 @@ def simulate(
 
     outputs.check()
     target = Target.of(label, event)
-    data = read(files[0], target, by, drop or ()) if one else read_several(files, target, drop or ())
+    with offering_to_drop():
+        data = read(files[0], target, by, drop or ()) if one else read_several(files, target, drop or ())
     for note in data.notes:
         console.print(f"Note: {note}.")
+    if save is not None and data.schema is not None and data.schema.has_categories:
+        console.print("Note: ONNX cannot hold splits of categories. Turn them into 0/1 columns first if you need it.")
     params: dict[str, Any] = {"n_trees": trees, "max_depth": max_depth, "learning_rate": learning_rate}
     params |= {"recipe": recipe, "random_state": seed, "party_column": party_column}
     params["objective"] = objective_for(data.y) if objective == "auto" else objective

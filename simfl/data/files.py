@@ -94,7 +94,9 @@ class Dataset:
     def notes(self) -> list[str]:
         """What is worth knowing about the columns."""
         columns = self.schema.columns if self.schema else ()
-        found = [f"{c.name} ({len(c.levels)} levels)" for c in columns if c.kind == "category"]
+        found = [
+            f"{c.name} ({len(c.levels)} level{'s' * (len(c.levels) != 1)})" for c in columns if c.kind == "category"
+        ]
         return [f"categories: {', '.join(found)}"] if found else []
 
 

@@ -1,5 +1,6 @@
 """The first line of a table's file: enough to refuse a wrong name at once, before anything heavy is loaded."""
 
+import codecs
 import csv
 import gzip
 import re
@@ -15,6 +16,7 @@ from simfl.errors import DataError, FileError
 _ENDINGS: Final = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv"} | dict.fromkeys(
     (".libsvm", ".svm", ".svmlight"), "libsvm"
 )
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PACKED: Final = (".gz", ".bz2", ".zip", ".xz", ".zst")
 
 
@@ -88,16 +90,23 @@ def reading(path: Path, how: str = "") -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        with path.open("rb") as file:
-            if file.read(2) == gzip.compress(b"")[:2]:
-                raise FileError(f"{path} is packed with gzip. Unpack it first, or give it the ending .gz.") from None
-        raise FileError(
-            f"{path} is not UTF-8 text (byte {error.object[error.start]:#04x}): it may be Latin-1, as Excel writes it. "
-            f"Save it as UTF-8, or: iconv -f latin1 -t utf8 {path.name} > utf8.csv"
-        ) from None
+        raise FileError(_not_utf8(path, error)) from None
     except (OSError, ValueError) as error:  # pandas' ParserError is a ValueError
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise FileError(f"{path} cannot be read{how}: {first_line}.") from None
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
+    """What a file is that is not UTF-8, by its first bytes, and what to do."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    if start == gzip.compress(b"")[:2]:
+        return f"{path} is packed with gzip. Unpack it first, or give it the ending .gz."
+    if start == b"PK":
+        return f"{path} is a ZIP archive or an Excel workbook. Unpack it first, or save the sheet as CSV (UTF-8)."
+    guess, name = ("it is UTF-16", "utf16") if start in _UTF16 else ("it may be Latin-1", "latin1")
+    fact = f"{path} is not UTF-8 text (byte {error.object[error.start]:#04x}): {guess}, as Excel writes it."
+    return f"{fact} Save it as UTF-8, or: iconv -f {name} -t utf8 {path.name} > utf8.csv"
 
 
 def _looks_like_libsvm(path: Path) -> bool:

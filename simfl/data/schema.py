@@ -27,10 +27,23 @@ PARTY: Final = "party"  # the name of the column that says whose a row is
 FEW_LEVELS: Final = 10  # up to here they are never taken for names, however few the rows
 _RANGE: Final = ("low", "high", "cuts")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
+_WITH_COMMA = re.compile(r"[-+]?\d+(,\d+)?")  # numbers, as some countries write them
 _HOW_TO_DATE = (
     "Turn it into numbers that mean something at every party: days since a fixed event, an age in years, or the month "
     "as a category."
 )
+
+
+class UnusableColumnsError(DataError):
+    """Columns of a table can be neither numbers nor categories as they are."""
+
+    def __init__(self, text: str, columns: list[str]) -> None:
+        super().__init__(text)
+        self.columns = columns
+
+
+class _DecimalCommaError(DataError):
+    """A column holds numbers as some countries write them."""
 
 
 class UnseenLevelWarning(UserWarning):
@@ -53,7 +66,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     party: bool = False  # whether its levels are the parties, and each row has that of its owner
 
     def __post_init__(self) -> None:
-        """Refuse a range that is none."""
+        """Refuse a range that is not one."""
         if wrong := _wrong_range(self):
             raise DataError(f"Column {self.name!r} {wrong}.")
 
@@ -91,12 +104,15 @@ class Schema(msgspec.Struct, frozen=True):
         for place, name in enumerate(frame.column_names):
             try:
                 found.append(_propose(name, frame.column(place), who))
+            except _DecimalCommaError:
+                raise  # before all else: the file is to be read in another way
             except DataError as error:
                 refused[name] = str(error)
         if refused:
             why, *_ = refused.values()
             others = ", ".join(map(repr, [*refused][1:]))
-            raise DataError(f"{why} Nor can these be used as they are: {others}." if others else why)
+            text = f"{why} Nor can these be used as they are: {others}." if others else why
+            raise UnusableColumnsError(text, [*refused])
         return cls(tuple(found))
 
     @classmethod
@@ -352,6 +368,12 @@ def _levels(values: pa.ChunkedArray, where: str) -> tuple[str, ...]:
     known = len(values) - values.null_count
     if levels and all(_DATE.fullmatch(level) for level in levels[:20]):
         raise DataError(f"{where} holds dates as text ({levels[0]!r}). {_HOW_TO_DATE}")
+    comma = next((level for level in levels if "," in level), None)
+    if comma and all(_WITH_COMMA.fullmatch(level) for level in levels):
+        raise _DecimalCommaError(
+            f"{where} holds numbers with a comma ({comma!r}). Write them with a point, or read the table in Python: "
+            'pandas.read_csv(file, sep=";", decimal=",").'
+        )
     if len(levels) > MOST_LEVELS or (len(levels) > FEW_LEVELS and len(levels) > known / 2):
         raise DataError(
             f"{where} has {len(levels)} different texts in {known} rows, like {few(levels, 3)}: names or free text, "

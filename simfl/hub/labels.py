@@ -24,7 +24,7 @@ class Labels(NamedTuple):
 
 
 def agree_on_labels(transport: Transport, params: TrainParams, masks: MaskSteps, n_rows: Mapping[str, int]) -> Labels:
-    """Ask for classes and label sums. Refuses labels that do not fit together, and sums that cannot be."""
+    """Ask for classes and label sums. Refuses labels that do not fit together, and impossible sums."""
     replies = ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.Classes)
     classes, loss = check_labels(replies, params), loss_of(params)
     if params.epsilon is not None:  # sums of labels would tell about labels, without noise

@@ -123,7 +123,7 @@ class Precision:
 
 
 def check_bounds(reply: msg.Started, n_rows: int, params: TrainParams) -> None:
-    """Refuse bounds that cannot be: they follow from the objective, the number of rows and the largest weight."""
+    """Refuse impossible bounds: they follow from the objective, the number of rows and the largest weight."""
     bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
     powers = all(bound == 0 or math.frexp(bound)[0] == 0.5 for bound in bounds)
     refuse_unless(min(bounds) >= 0 and powers, f"the bounds {bounds}")

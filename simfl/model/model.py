@@ -344,7 +344,8 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     """Where a model is to go, if its ending is one that XGBoost knows."""
     target = Path(path)
     if target.suffix not in (".ubj", ".json"):
-        raise FileError(f"A model's file must end in .ubj or .json, not {target.name!r}.")
+        how = " For ONNX: save it, then `simfl export`." if target.suffix == ".onnx" else ""
+        raise FileError(f"A model's file must end in .ubj or .json, not {target.name!r}.{how}")
     return target
 
 

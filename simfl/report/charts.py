@@ -13,14 +13,22 @@ import altair as alt
 import numpy as np
 from altair.utils.schemapi import debug_mode
 
-from simfl.report.colours import ON_PAGE
+from simfl.report.colours import GRAY, IN_ORDER, ON_PAGE
 from simfl.report.record import Curve, Exchange, Gain, Importance, Points, Score, Similarity
 from simfl.report.words import JOINT, METHODS, METRICS, amount, model_name
 
 Rows = list[dict[str, Any]]
 Spec = dict[str, Any]
 DASHES: Final = {"SimFL": [1, 0], JOINT: [6, 1, 1, 1], "SOLO": [4, 3], "TFL": [3, 2], "ALL-IN": [8, 3]}
-STROKES: Final = alt.Legend(title=None, orient="top", symbolType="stroke")
+NARROW = "width < 400"  # a telephone, where one row of entries would be cut off
+ROW: Final[dict[str, Any]] = {"title": None, "orient": "top", "columns": alt.ExprRef(f"{NARROW} ? 3 : 0")}  # 0: all
+STROKES: Final = alt.Legend(symbolType="stroke", **ROW)
+PARTIES: Final = alt.Legend(
+    title=None,
+    orient="top",
+    columns=alt.ExprRef(f"{NARROW} ? 2 : 4"),
+    labelLimit=alt.ExprRef(f"{NARROW} ? width / 2 - 30 : 160"),
+)
 KINDS: Final = alt.Legend(title=None, orient="bottom", columns=2)
 BYTES: Final = (  # an axis in words, as `amount` writes them
     "datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' GB' : datum.value >= 1e6 ? "
@@ -29,7 +37,9 @@ BYTES: Final = (  # an axis in words, as `amount` writes them
 )
 FOLDED = 3  # lines of parties alone: from here on they are drawn as a band
 BAND_POINTS = 25
+FAR = 4  # times: curves that fall from more are drawn on a logarithmic scale
 MOST_KINDS = 7  # of messages, in one chart: there are eight colours
+OTHERS = "other kinds"
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ def own(scores: Sequence[Score], metric: str) -> Spec:
         .encode(
             x=alt.X("value:Q", title=f"{metric} on its own held-out rows", scale=alt.Scale(zero=False)),
             y=alt.Y("party:N", title=None, sort=None),
-            color=alt.Color("method:N", scale=_colors(rows), legend=alt.Legend(title=None, orient="top")),
+            color=alt.Color("method:N", scale=_colors(rows), legend=alt.Legend(**ROW)),
             tooltip=[alt.Tooltip("party:N"), alt.Tooltip("method:N"), alt.Tooltip("value:Q", format=".4f")],
         )
     )
@@ -139,8 +149,11 @@ def progress(rows: Rows, gaps: Rows, metric: str, description: str) -> Spec:
     return _spec(shades + chart, description, 240)
 
 
-def learning(curves: Sequence[Curve], metric: str, heading: str) -> Spec:
+def learning(curves: Sequence[Curve], metric: str, heading: str, *, logarithmic: bool) -> Spec:
     """A metric on held-out rows against the number of rounds, one line per model."""
+    name, scale = (
+        (f"{metric} (log scale)", {"type": "log", "nice": False}) if logarithmic else (metric, {"zero": False})
+    )
     alone = [(c.trees, c.values) for c in curves if c.method == "SOLO"]
     rows: Rows = [
         {"method": c.method, "model": model_name(c.method, c.party), "round": t, "value": v}
@@ -152,12 +165,18 @@ def learning(curves: Sequence[Curve], metric: str, heading: str) -> Spec:
     rows += [{"method": "SOLO", "model": f"SOLO, middle of {len(alone)}", **one} for one in band]
     chart = _plot(rows, "line", strokeWidth=2.2).encode(
         x=alt.X("round:Q", title="boosting rounds"),
-        y=alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False)),
+        y=alt.Y("value:Q", title=name, scale=alt.Scale(**scale)),
         detail=alt.Detail("model:N"),
         tooltip=[alt.Tooltip("model:N"), alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".4f")],
         **_by_method(rows),
     )
     return _spec(_over_area(chart, band, "round"), f"Learning curves {heading}", 200)
+
+
+def falls_far(curves: Sequence[Curve]) -> bool:
+    """Whether curves fall so far that their first rounds would hide how the methods differ at the end."""
+    values = [value for curve in curves for value in curve.values]
+    return min(values) > 0 and max(values) > FAR * min(values)
 
 
 def _band(lines: Sequence[tuple[Sequence[float], Sequence[float]]], x: str, y: str, *, hold: bool = True) -> Rows:
@@ -237,8 +256,9 @@ def likeness(found: Similarity) -> Spec:
         for other, n in others.items()
     ]
     order = list(found.equal_hashes)
+    names = alt.Axis(labelAngle=0, labelLimit=alt.ExprRef("bandwidth('x') - 4"))  # in full on the other axis
     base = _plot(rows).encode(
-        x=alt.X("other:N", title="most similar rows of", axis=alt.Axis(labelAngle=0), sort=order),
+        x=alt.X("other:N", title="most similar rows of", axis=names, sort=order),
         y=alt.Y("party:N", title="rows of", sort=order),
         tooltip=[
             alt.Tooltip("party:N"),
@@ -263,22 +283,22 @@ def uses(found: Similarity, bins: list[str], parties: list[str], description: st
         x=alt.X("times:O", title="times found", sort=bins, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         xOffset=alt.XOffset("party:N", sort=parties),
         y=alt.Y("rows:Q", title="share of its rows", axis=alt.Axis(format="%")),
-        color=alt.Color("party:N", sort=parties, legend=alt.Legend(title=None, orient="top", columns=4)),
+        color=alt.Color("party:N", sort=parties, legend=PARTIES),
         tooltip=[alt.Tooltip("party:N"), alt.Tooltip("times:O"), alt.Tooltip("rows:Q", format=".1%")],
     )
     return _spec(chart, description, 220)
 
 
-def traffic(amounts: Mapping[tuple[str, str], float]) -> Spec:
-    """Bytes by party and kind of message."""
+def traffic(amounts: Mapping[tuple[str, str], float], way: str) -> Spec:
+    """Bytes by party and kind of message; `way`: sent or received."""
     rows: Rows = [{"party": p, "kind": k, "bytes": n, "amount": amount(n)} for (p, k), n in _few_kinds(amounts).items()]
     chart = _plot(rows).encode(
-        x=alt.X("sum(bytes):Q", title="sent", axis=alt.Axis(labelExpr=BYTES)),
+        x=alt.X("sum(bytes):Q", title=way, axis=alt.Axis(labelExpr=BYTES)),
         y=alt.Y("party:N", title=None, sort=None),
-        color=alt.Color("kind:N", legend=KINDS),
+        color=_by_kind(rows),
         tooltip=[alt.Tooltip("party:N"), alt.Tooltip("kind:N"), alt.Tooltip("amount:N")],
     )
-    return _spec(chart, "Bytes by party and kind of message", 28 * _n_parties(rows) + 20)
+    return _spec(chart, f"Bytes {way}, by party and kind of message", 28 * _n_parties(rows) + 20)
 
 
 def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
@@ -287,7 +307,7 @@ def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
     chart = _plot(rows).encode(
         x=alt.X("sum(seconds):Q", title="seconds at work"),
         y=alt.Y("party:N", title=None, sort=None),
-        color=alt.Color("kind:N", sort=None, legend=KINDS),
+        color=_by_kind(rows),
         tooltip=[alt.Tooltip("party:N"), alt.Tooltip("kind:N"), alt.Tooltip("seconds:Q", format=".2f")],
     )
     return _spec(chart, description, 28 * _n_parties(rows) + 20)
@@ -301,8 +321,19 @@ def _few_kinds(amounts: Mapping[tuple[str, str], float]) -> dict[tuple[str, str]
     largest = sorted(total, key=total.__getitem__, reverse=True)[:MOST_KINDS]
     shown = {kind for kind in largest if total[kind] >= 0.01 * sum(total.values())}
     for (party, kind), n in amounts.items():
-        merged[party, kind if kind in shown else "other kinds"] += n
+        merged[party, kind if kind in shown else OTHERS] += n
     return merged
+
+
+def _by_kind(rows: Rows) -> Any:
+    """A colour for each kind of message, the largest first; what was put together is gray, and last."""
+    size = defaultdict[str, float](float)
+    for row in rows:
+        size[row["kind"]] += row["bytes"] if "bytes" in row else row["seconds"]
+    kinds = sorted(size, key=lambda kind: (kind == OTHERS, -size[kind]))
+    free = [colour for colour in IN_ORDER if colour != GRAY]
+    colours = [GRAY if kind == OTHERS else free[place] for place, kind in enumerate(kinds)]
+    return alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colours), sort=kinds, legend=KINDS)
 
 
 def timeline(exchanges: Sequence[Exchange], parties: list[str]) -> Spec:

@@ -21,6 +21,8 @@ _SHADES: Final = {  # light ground, dark ground
 _NUMBERS: Final = {"SimFL": "c1", JOINT: "c5", "SOLO": "c2", "TFL": "c3", "ALL-IN": "c4", "paper": "c6"}
 
 ON_PAGE: Final = {method: f"var(--{number})" for method, number in _NUMBERS.items()}
+IN_ORDER: Final = tuple(f"var(--{number})" for number in _SHADES)  # for what is not a method
+GRAY: Final = IN_ORDER[2]
 ON_PAPER: Final = {method: _SHADES[number][0] for method, number in _NUMBERS.items()}
 
 

@@ -14,7 +14,7 @@ from simfl.callbacks import TreeRecord
 from simfl.report import charts
 from simfl.report.record import Curve, Gain, Points, RunRecord
 from simfl.report.verdict import main_gains
-from simfl.report.words import EVERYBODY, METHODS, METRICS, model_name, trained_on
+from simfl.report.words import EVERYBODY, METHODS, METRICS, RISING, model_name, trained_on
 
 START = "Start"  # the question that begins stage 2
 FIRST_EXCHANGES = 240  # of stage 2, drawn one by one
@@ -115,12 +115,13 @@ def _scores(record: RunRecord) -> Figure | None:
         + [cells.get((method, party, metric), "-") for metric in metrics]
         for method, party in dict.fromkeys((s.method, s.party) for s in scores)
     ]
-    words = "Every method on the same held-out rows of all parties. Lower is better; for AUC, higher."
+    higher = "".join(f"; for {METRICS[metric]}, higher" for metric in metrics if metric in RISING)
+    words = f"Every method on the same held-out rows of all parties. Lower is better{higher}."
     head = ["method", "trained on rows of", *(METRICS[m] for m in metrics)]
     exact = {(s.method, s.party, s.metric): s.value for s in scores}
     order = list(dict.fromkeys((s.method, s.party) for s in scores))
     best = frozenset(
-        (_place_of_best([exact.get((*one, metric)) for one in order], highest=metric == "auc"), 2 + place)
+        (_place_of_best([exact.get((*one, metric)) for one in order], highest=metric in RISING), 2 + place)
         for place, metric in enumerate(metrics)
     )
     return Figure("scores", "All methods compared", words, [], head, rows, 2, is_open=True, best=best)
@@ -177,16 +178,16 @@ def _learning(record: RunRecord) -> Figure | None:
     if not record.curves:
         return None
     metric = METRICS[record.curves[0].metric]
-    drawn = []
+    drawn, far = [], charts.falls_far(record.curves)
     for party in (None, *(p.name for p in record.parties)):
         if lines := [c for c in record.curves if c.rows == party]:
             heading = f"on rows of {party or EVERYBODY}"
-            drawn.append((heading, charts.learning(lines, metric, heading)))
+            drawn.append((heading, charts.learning(lines, metric, heading, logarithmic=far)))
     head = ["model", "held-out rows of", f"best {metric}", "after rounds", "at the end"]
     words = (
         f"The {metric} on held-out rows against the number of boosting rounds; lower is better. On one party's "
-        "rows the shared models are adjusted to it, as above. Models of many parties alone are drawn as a band, from "
-        "the lowest to the highest, with their middle."
+        "rows: its own model, and SimFL's and the pooled one adjusted to it, as above. Models of many parties alone "
+        "are drawn as a band, from the lowest to the highest, with their middle."
     )
     return Figure("learning", "Learning curves", words, drawn, head, [_curve_cells(c) for c in record.curves], 2)
 
@@ -214,8 +215,7 @@ def _area(line: Points) -> float:
 def _calibration(record: RunRecord) -> Figure | None:
     if not record.calibration:
         return None
-    regression = record.objective.startswith("reg")
-    x, y = ("predicted", "observed mean") if regression else ("predicted probability", "observed share")
+    x, y = _predicted_and_observed(record.objective)
     words = (
         "Held-out rows in ten groups by their prediction. On the dotted line, what was predicted is what happened; "
         "a model trained on one party's rows is often off it elsewhere."
@@ -227,6 +227,21 @@ def _calibration(record: RunRecord) -> Figure | None:
         for a, b, n in zip(p.x, p.y, p.weights, strict=True)
     ]
     return Figure("calibration", "Calibration", words, [("", chart)], ["model", x, y, "rows"], rows)
+
+
+def _predicted_and_observed(objective: str) -> tuple[str, str]:
+    """What the two axes of the calibration are.
+
+    >>> _predicted_and_observed("binary:logistic"), _predicted_and_observed("count:poisson")
+    (('predicted probability', 'observed share'), ('predicted', 'observed mean'))
+    """
+    if objective.startswith("multi:"):
+        return "predicted probability of the likeliest class", "share of rows where it is right"
+    return (
+        ("predicted probability", "observed share")
+        if objective.startswith("binary:")
+        else ("predicted", "observed mean")
+    )
 
 
 def _importance(record: RunRecord) -> Figure | None:
@@ -310,7 +325,7 @@ def _traffic(record: RunRecord) -> Figure | None:
     drawn = []
     for way in ("sent", "received"):
         this_way = {(party, kind): n for (w, party, kind), n in amounts.items() if w == way}
-        drawn.append((f"{way} by the party", charts.traffic(this_way)))
+        drawn.append((f"{way} by the party", charts.traffic(this_way, way)))
     rows = [[party, way, kind, f"{n:,}"] for (way, party, kind), n in amounts.items()]
     words = (
         "Bytes by kind of message. What a party sends is what leaves it; each kind is described in simfl/messages.py."

@@ -6,7 +6,7 @@ A gain counts only if its interval lies above zero. A party that loses, or has t
 from collections.abc import Iterable, Mapping, Sequence
 
 from simfl.report.record import Gain
-from simfl.report.words import METRICS
+from simfl.report.words import METRICS, decimals
 
 MOST_NAMES = 6  # in one sentence
 
@@ -56,8 +56,8 @@ def _span(gains: Sequence[Gain]) -> str:
         cut, unit, digits = sorted(g.gain for g in gains), "", 3
     else:  # a sure gain is above zero, so the loss alone is too
         cut, unit, digits = sorted(100 * g.gain / g.alone for g in gains), " %", 0
-    ends = [f"{end:.{digits}f}" for end in cut]
-    return f"{ends[0] if len(ends) == 1 else f'{ends[0]} to {ends[-1]}'}{unit}"
+    low, high = f"{cut[0]:.{digits}f}", f"{cut[-1]:.{digits}f}"
+    return f"{low if low == high else f'{low} to {high}'}{unit}"
 
 
 def _named(gains: Sequence[Gain]) -> str:
@@ -67,7 +67,8 @@ def _named(gains: Sequence[Gain]) -> str:
     >>> _named([Gain(party="a", gain=0.1, **few)])
     'a (+0.100)'
     """
-    return _joined([f"{g.party} ({g.gain:+.3f})" for g in gains])
+    digits = decimals([value for g in gains for value in (g.alone, g.together)])
+    return _joined([f"{g.party} ({g.gain:+.{digits}f})" for g in gains])
 
 
 def _names(gains: Sequence[Gain]) -> str:

@@ -1,6 +1,6 @@
 """Names and numbers in words, the same in the terminal and in the report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -54,6 +54,15 @@ def amount(n_bytes: float) -> str:
         if n_bytes >= size:
             return f"{n_bytes / size:.1f} {unit}"
     return f"{n_bytes:.0f} B"
+
+
+def decimals(values: Sequence[float]) -> int:
+    """How many decimals numbers of this size are shown with.
+
+    >>> decimals([0.41, 0.5]), decimals([63.75, 9.1]), decimals([1234.5])
+    (3, 2, 0)
+    """
+    return max(0, 3 - max(0, len(str(int(max(map(abs, values))))) - 1))
 
 
 def date(text: str) -> str:

@@ -8,7 +8,7 @@ from rich.table import Column
 from rich.table import Table as RichTable
 
 from simfl.report.record import Gain, Score
-from simfl.report.words import METHODS, RISING, SHORT, amount
+from simfl.report.words import JOINT, METHODS, RISING, SHORT, amount, decimals
 from simfl.simulate.comparison import Result
 
 
@@ -17,7 +17,7 @@ def own_table(scores: Sequence[Score], gains: Sequence[Gain], title: str) -> Ric
     methods = [method for method in METHODS if any(score.method == method for score in scores)]
     gained = {gain.party: gain for gain in gains}
     shown = _empty("rows of", (*methods, "SimFL's gain", "95 % interval"), title)
-    digits = _digits([score.value for score in scores])
+    digits = decimals([score.value for score in scores])
     for party in dict.fromkeys(score.rows for score in scores):
         values = {score.method: score.value for score in scores if score.rows == party}
         cells = [_marked(f"{values[m]:.{digits}f}", values[m] == min(values.values())) for m in methods]
@@ -25,15 +25,6 @@ def own_table(scores: Sequence[Score], gains: Sequence[Gain], title: str) -> Ric
         interval = f"{_short(gain.low, digits)} to {_short(gain.high, digits)}"
         shown.add_row(party, *cells, f"{gain.gain:+.{digits}f}", interval)
     return shown
-
-
-def _digits(values: Sequence[float]) -> int:
-    """How many decimals, so that numbers of any size fit their columns.
-
-    >>> _digits([0.41, 0.5]), _digits([63.75, 9.1]), _digits([1234.5])
-    (3, 2, 0)
-    """
-    return max(0, 3 - max(0, len(str(int(max(map(abs, values))))) - 1))
 
 
 def table(results: Sequence[Result], title: str) -> RichTable:
@@ -46,7 +37,7 @@ def table(results: Sequence[Result], title: str) -> RichTable:
     for method, found in same.items():
         cells = [_cell(found, name, list(same.values())) for name in metrics]
         rounds, seconds = fmean(r.rounds for r in found), sum(r.seconds for r in found)
-        name = f"{METHODS[method]}{f', mean of {len(found)}' if len(found) > 1 else ''}"
+        name = f"{method}, mean of {len(found)}" if len(found) > 1 else method if method == JOINT else METHODS[method]
         shown.add_row(name, *cells, f"{rounds:.0f}", f"{seconds:.1f}", _sent(found))
     return shown
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import simfl
 from simfl import cli
+from simfl.errors import FileError
 from simfl.report.words import JOINT
 
 SIMFL = Path(sys.executable).with_name("simfl")
@@ -336,6 +337,28 @@ def test_the_rows_of_a_file_are_predicted(run, folder, capsys):
     assert run("predict", "m.ubj", folder / "data.csv", "--out", "p.txt") == 1
     assert run("export", "m.ubj", "m.onnx") == 1
     assert "categories (site)" in capsys.readouterr().err
+
+
+def test_what_cannot_be_used_can_be_dropped_as_it_says(run, tmp_path, capsys):
+    rows = range(120)
+    table = pd.DataFrame(
+        {"the id": [f"P{i}" for i in rows], "age": rows, "seen": "2024-01-02", "ward": ["a", "b"] * 60}
+    )
+    table.assign(ill=[0, 1] * 60).to_csv(tmp_path / "t.csv", index=False)
+    assert run("simulate", tmp_path / "t.csv", "--label", "ill") == 1
+    assert "To leave out what cannot be used: --drop 'the id' --drop seen" in capsys.readouterr().err.replace("\n", " ")
+    words = ("--drop", "the id", "--drop", "seen", "--trees", "2", "--save", tmp_path / "m.ubj")
+    assert run("simulate", tmp_path / "t.csv", "--label", "ill", *words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.index("ONNX cannot hold splits of categories") < said.index("120 rows"), "before the training"
+
+
+def test_export_refuses_before_it_loads_the_model(run, tmp_path, capsys):
+    assert run("export", tmp_path / "none.ubj", tmp_path / "nowhere" / "m.onnx") == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert run("simulate", tmp_path / "none.csv", "--label", "y", "--save", "m.onnx") == 1
+    with pytest.raises(FileError, match="simfl export"):
+        simfl.model.check_target("m.onnx")
 
 
 def test_simulate_with_epsilon_takes_declared_columns(run, tmp_path, capsys):

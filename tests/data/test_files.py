@@ -228,13 +228,33 @@ def test_rows_without_a_party_are_asked_about(tmp_path):
     [
         ("t.csv.gz", b"\x1f\x8b\x08\x00", "is packed. Unpack it first"),
         ("t.csv", b"\x1f\x8b\x08\x00\x00\xff", "is packed with gzip"),
-        ("t.csv", "age,größe\n1,2\n".encode("latin1"), "may be Latin-1"),
+        ("t.csv", "age,größe\n1,2\n".encode("latin1"), "may be Latin-1.*iconv -f latin1"),
+        ("t.csv", "age,y\n1,2\n".encode("utf-16"), "is UTF-16.*iconv -f utf16"),
+        ("t.csv", b"PK\x03\x04\x14\x00\xff\xfe", "ZIP archive or an Excel workbook"),
     ],
 )
-def test_packed_and_latin1_files_say_what_to_do(tmp_path, name, content, advice):
+def test_packed_and_other_encoded_files_say_what_to_do(tmp_path, name, content, advice):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FileError, match=advice):
         files.read(tmp_path / name, "y")
+
+
+@pytest.mark.parametrize("values", [["77,0", "8,5", "77,0"], ["77", "-8,5", ""]])
+def test_numbers_with_a_comma_are_refused_before_all_else(tmp_path, values):
+    rows = "".join(f"2024-01-0{place + 1};{value};{place % 2}\n" for place, value in enumerate(values))
+    (tmp_path / "t.csv").write_text(f"seen;age;y\n{rows}")
+    with pytest.raises(DataError, match=r"'age' of t\.csv holds numbers with a comma.*decimal=\",\"\)"):
+        files.read(tmp_path / "t.csv", "y")
+
+
+def test_codes_with_a_comma_stay_categories(tmp_path):
+    (tmp_path / "t.csv").write_text("code;y\nA1,2;0\n3,4;1\n")
+    assert files.read(tmp_path / "t.csv", "y").schema.columns[0].kind == "category"
+
+
+def test_one_level_is_not_levels(tmp_path):
+    (tmp_path / "t.csv").write_text("ward,site,y\na,x,0\na,z,1\n")
+    assert files.read(tmp_path / "t.csv", "y").notes == ["categories: ward (1 level), site (2 levels)"]
 
 
 def test_no_prediction_becomes_a_formula(tmp_path):

@@ -19,9 +19,10 @@ from simfl.data.files import Dataset
 from simfl.data.schema import Schema
 from simfl.errors import FileError
 from simfl.report import charts
+from simfl.report import colours as colours_of_page
 from simfl.report import page as report
 from simfl.report.figures import figures
-from simfl.report.record import AuditResult, Curve, PartyFacts, Recorder, RunRecord
+from simfl.report.record import AuditResult, Curve, PartyFacts, Recorder, RunRecord, Score
 from simfl.report.watch import serve
 from simfl.simulate import simulation
 from simfl.simulate.comparison import compare
@@ -123,6 +124,10 @@ def test_the_page_fits_a_phone(opened):
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     widest = page.evaluate("Math.max(...[...document.querySelectorAll('.chart svg')].map((s) => s.clientWidth))")
     assert widest <= 360
+    ends = """[...document.querySelectorAll('.chart')].flatMap((chart) =>
+        [...chart.querySelectorAll('.role-legend-label text')].map((t) =>
+            t.getBoundingClientRect().right - chart.getBoundingClientRect().right))"""
+    assert max(page.evaluate(ends)) <= 0, "no legend is cut off"
 
 
 @needs_chromium
@@ -296,12 +301,12 @@ def test_the_watched_page_follows_the_run(browser, records, tmp_path):
         page.goto(f"http://localhost:{server.server_address[1]}/", timeout=PATIENCE)
         page.wait_for_timeout(2500)
         msgspec.structs.replace(run, title="after").save(tmp_path)
-        page.wait_for_function("document.querySelector('h1').textContent !== 'before'", timeout=10_000)
+        page.wait_for_function("document.querySelector('h1').textContent !== 'before'", timeout=PATIENCE)
         assert page.text_content("h1") == "after"
         (tmp_path / "run.json").rename(tmp_path / "elsewhere")
-        page.wait_for_function("document.body.textContent.includes('There is no run at')", timeout=10_000)
+        page.wait_for_function("document.body.textContent.includes('There is no run at')", timeout=PATIENCE)
         (tmp_path / "elsewhere").rename(tmp_path / "run.json")
-        page.wait_for_function("document.querySelector('h1')", timeout=10_000)
+        page.wait_for_function("document.querySelector('h1')", timeout=PATIENCE)
         page.close()
         server.shutdown()
 
@@ -364,11 +369,47 @@ def test_many_parties_alone_are_a_band_with_a_middle():
         Curve(method="SOLO", party=p, rows=None, metric="logloss", trees=[1, 3], values=[1.0, v])
         for p, v in zip("abc", (0.4, 0.5, 0.7), strict=True)
     ]
-    spec = charts.learning(lines, "log loss", "on all rows")
+    spec = charts.learning(lines, "log loss", "on all rows", logarithmic=False)
     drawn = [row for layer in spec["layer"] for row in layer["data"]["values"]]
     end = next(row for row in drawn if row["round"] == 3 and "low" in row)
     assert (end["low"], end["value"], end["high"]) == (0.4, 0.5, 0.7)
     assert {row["model"] for row in drawn if "model" in row} == {"SOLO, middle of 3"}
+
+
+def a_curve(*values):
+    return Curve(method="SimFL", party=None, rows=None, metric="logloss", trees=[*range(len(values))], values=[*values])
+
+
+def test_curves_that_fall_far_are_drawn_on_a_logarithmic_scale_where_they_can():
+    assert charts.falls_far([a_curve(2.3, 0.5), a_curve(2.3, 0.1)])
+    assert not charts.falls_far([a_curve(0.7, 0.4)])
+    assert not charts.falls_far([a_curve(6.0, -0.1)]), "a log likelihood has no logarithm"
+
+
+def test_the_best_of_all_methods_is_the_highest_where_more_is_better(records):
+    scores = [
+        Score(method=method, metric=metric, value=value, rows=None, party=None)
+        for method, metric, value in (
+            *(("TFL", "aft-nloglik", 1.7), ("SimFL", "aft-nloglik", 1.6)),
+            *(("TFL", "c-index", 0.50), ("SimFL", "c-index", 0.57)),
+        )
+    ]
+    [compared] = [f for f in figures(msgspec.structs.replace(records["numbers"], scores=scores)) if f.name == "scores"]
+    assert compared.best == {(1, 2), (1, 3)}
+    assert compared.words.endswith("Lower is better; for C-index, higher.")
+
+
+def test_the_axes_of_traffic_say_which_way_it_goes(records):
+    [traffic] = [f for f in figures(records["numbers"]) if f.name == "traffic"]
+    assert [spec["encoding"]["x"]["title"] for _, spec in traffic.charts] == ["sent", "received"]
+
+
+def test_small_kinds_of_messages_are_gray_and_last():
+    amounts = {("a", kind): 1000.0 for kind in ("Grow", "Hash")} | {("a", "Start"): 1.0, ("a", "Done"): 1.0}
+    colours = charts.traffic(amounts, "sent")["encoding"]["color"]["scale"]
+    assert colours["domain"] == ["Grow", "Hash", "other kinds"]
+    assert colours["range"][-1] == colours_of_page.GRAY
+    assert colours_of_page.GRAY not in colours["range"][:-1]
 
 
 def test_a_taken_port_is_told(records, tmp_path):

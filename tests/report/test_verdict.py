@@ -1,5 +1,6 @@
 """The verdict, by hand-made gains."""
 
+import msgspec
 import pytest
 
 from simfl.report.record import Gain
@@ -27,10 +28,27 @@ def said(*gains):
 def test_own_rows_come_first_and_all_rows_last():
     sentences = said(gain("a", SURE), gain("b", SURE), gain("c", UNCLEAR), gain("d", LOST))
     assert sentences[0] == (
-        "Worth it for 2 of 4 parties (a and b): on their own held-out rows the log loss falls by 20 to 20 %; not worth "
-        "it for d (-0.100): alone it predicts better; for c (+0.030) the held-out rows are too few to tell."
+        "Worth it for 2 of 4 parties (a and b): on their own held-out rows the log loss falls by 20 %; not worth it "
+        "for d (-0.100): alone it predicts better; for c (+0.030) the held-out rows are too few to tell."
     )
     assert sentences[-1].startswith("On held-out rows of all parties the shared model is better than every party's own")
+
+
+def test_large_numbers_have_the_decimals_of_the_table():
+    large = Gain(
+        party="a",
+        rows="a",
+        adjusted=True,
+        metric="rmse",
+        alone=69.58,
+        together=64.43,
+        gain=5.1548,
+        low=-3.9,
+        high=14.5,
+        n_rows=9,
+    )
+    as_it_is = msgspec.structs.replace(large, adjusted=False)
+    assert "a (+5.15)" in verdict([as_it_is, large], "rmse")[0]
 
 
 def test_a_gain_whose_interval_holds_zero_does_not_count():
