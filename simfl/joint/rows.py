@@ -18,7 +18,7 @@ from simfl.arrays import AnyArray, Floats, Ints, Longs
 from simfl.joint import _dense, _sparse
 from simfl.joint.level import Followed, Level, Splits
 
-SMALL = 50_000  # rows times slots: below that a second thread does not pay
+SMALL = 500_000  # rows times slots, under a millisecond: below that a second thread does not pay
 PARTS_PER_THREAD = 4  # so that no thread waits long for the last
 
 
