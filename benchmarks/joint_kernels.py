@@ -12,7 +12,7 @@ import numpy as np
 import xgboost as xgb
 
 from simfl.joint.cuts import binned, cell_counts, choose, grid
-from simfl.joint.level import Level, Splits
+from simfl.joint.level import Followed, Level, Splits
 from simfl.joint.rows import Placement
 
 THREADS, TREES, DEPTH, MOST_NODES, SLOTS, CUTS = 2, 8, 10, 350, 12, 2
@@ -73,22 +73,49 @@ def children(level, splits, hessian):
 def grow(placements, packed, d, n_bins, rng, clock):
     """One batch; adds the seconds inside the kernels to the clock."""
     tree, node, n_numbers = np.arange(TREES), np.zeros(TREES, int), np.ones(TREES, int)
-    inner = [[] for _ in range(TREES)]
-    timed(clock, "begin", Placement.begin, [(p, g, None) for p, g in zip(placements, packed, strict=True)])
+    ways = [{} for _ in range(TREES)]
+    timed(clock, "begin", Placement.begin, [(p, whole(g)) for p, g in zip(placements, packed, strict=True)])
     for _ in range(DEPTH):
         level = draw(tree, node, d, n_bins, rng)
         own = timed(clock, "sums", Placement.sums, [(p, level) for p in placements])
         slot, left, hessian = best_splits(level, [sum(parts) for parts in zip(*own, strict=True)])
         splits = numbered(level, slot, left, n_numbers)
-        for t in range(TREES):
-            inner[t] += level.node[(level.tree == t) & (slot >= 0)].tolist()
+        for k in np.flatnonzero(slot >= 0):
+            ways[level.tree[k]][level.node[k]] = (
+                level.feature[slot[k]],
+                goes_right(level, slot[k], left[k]),
+                splits.child[k],
+            )
         timed(clock, "split", Placement.split, [(p, level, splits) for p in placements])
         tree, node = children(level, splits, hessian)
-    values = [(~np.isin(np.arange(n), inner[t]), rng.normal(size=n).astype("f4")) for t, n in enumerate(n_numbers)]
+    finished = [followed(own, rng.normal(size=n).astype("f4")) for own, n in zip(ways, n_numbers, strict=True)]
     margins = [np.zeros((g.shape[1], 1), np.float32) for g in packed]
     pairs = zip(placements, margins, strict=True)
-    calls = [(p, t, *own, m, 0) for p, m in pairs for t, own in enumerate(values)]
+    calls = [(p, t, own, m, 0) for p, m in pairs for t, own in enumerate(finished)]
     timed(clock, "leaf values", Placement.add_values, calls)
+
+
+def whole(packed):
+    """Every row is taken by every tree."""
+
+    def take(t, rows, out):
+        rows[:], out[:] = np.arange(len(rows)), packed[t]
+        return len(rows)
+
+    return take
+
+
+def goes_right(level, slot, left):
+    return (left >> level.cell_of_bin[slot].astype(np.uint64)) & np.uint64(1) == 0
+
+
+def followed(ways, values):
+    """A finished tree as rows follow it."""
+    step, right = np.arange(len(values)).astype(np.uint64) << np.uint64(32), np.zeros((len(values), 256), bool)
+    for node, (feature, goes, child) in ways.items():
+        step[node], right[node] = int(child) << 32 | int(feature), goes
+    words = np.packbits(right, axis=1, bitorder="little").view("<u4").astype(np.uint32).ravel()
+    return Followed(step, words, values, DEPTH)
 
 
 def timed(clock, name, function, calls):

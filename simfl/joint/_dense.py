@@ -20,9 +20,11 @@ FEW_ROWS = 64  # of a node: below that the tables of masks do not pay
 LINE = 64  # bytes of a cache line
 LINES_EARLY = 4  # of a row; longer rows are not fetched early
 LOW_HALF = 0xFFFFFFFF  # of a packed pair: h; g is above it
+WALKERS = 256  # rows that go down a tree side by side
 
 _U = np.uint64
 _BINS = _U(N_BINS)
+_WORDS = _U(N_BINS // 32)  # of 32 bits: whether a bin goes right
 _BLOCK = 2 * LANES * MOST_CELLS  # numbers per block of slots: a sum and a count per cell and lane
 
 
@@ -257,27 +259,12 @@ def _write_masks(cells, slots, cell_start, total, n_rows, counts, G, H):
 
 
 @njit(nogil=True, cache=True)
-def put_to_roots(taken, values, order, packed, bounds):
-    """The rows of one tree that are taken, then the others; the gradients of those taken in the same order."""
-    n = 0
-    for wanted in (True, False):
-        for i in range(taken.size):
-            if taken[i] == wanted:
-                order[n] = i
-                packed[n] = values[i]
-                n += 1
-        if wanted:
-            bounds[0, 0], bounds[0, 1], bounds[0, 2], bounds[0, 3] = 0, n, n, taken.size
-
-
-@njit(nogil=True, cache=True)
 def split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left, child):
-    """The rows of the open nodes first to last go to the children: those taken, and the others."""
+    """The rows of the open nodes first to last go to the children."""
     (tree, node, _, feature, _, table), (first, last) = question, nodes
     longest = 0
     for k in range(first, last):
-        own = bounds[tree[k], node[k]]
-        longest = max(longest, own[1] - own[0], own[3] - own[2])
+        longest = max(longest, bounds[tree[k], node[k], 1] - bounds[tree[k], node[k], 0])
     spare, spare_packed = np.empty(longest, dtype=np.int32), np.empty(longest, dtype=np.int64)
     goes_left = np.empty(N_BINS, dtype=np.uint8)
     for k in range(first, last):
@@ -285,12 +272,11 @@ def split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left
             continue
         for value in range(N_BINS):
             goes_left[value] = (left[k] >> _U(table[slot[k] * N_BINS + value])) & _U(1)
-        for part in (0, 2):
-            t, begin, end = tree[k], bounds[tree[k], node[k], part], bounds[tree[k], node[k], part + 1]
-            rule = _U(feature[slot[k]]), goes_left
-            middle = _partition(bins, stride, order[t], packed[t], begin, end, rule, spare, spare_packed)
-            bounds[t, child[k], part], bounds[t, child[k], part + 1] = begin, middle
-            bounds[t, child[k] + 1, part], bounds[t, child[k] + 1, part + 1] = middle, end
+        t, begin, end = tree[k], bounds[tree[k], node[k], 0], bounds[tree[k], node[k], 1]
+        rule = _U(feature[slot[k]]), goes_left
+        middle = _partition(bins, stride, order[t], packed[t], begin, end, rule, spare, spare_packed)
+        bounds[t, child[k], 0], bounds[t, child[k], 1] = begin, middle
+        bounds[t, child[k] + 1, 0], bounds[t, child[k] + 1, 1] = middle, end
 
 
 @njit(nogil=True, cache=True)
@@ -312,11 +298,24 @@ def _partition(bins, stride, order, packed, begin, end, rule, spare, spare_packe
 
 
 @njit(nogil=True, cache=True)
-def add_leaf_values(order, bounds, is_leaf, values, margins, output):
-    """The value of its leaf to each row of one tree."""
-    for node in range(is_leaf.size):
-        if not is_leaf[node]:
-            continue
-        for part in (0, 2):
-            for i in range(bounds[node, part], bounds[node, part + 1]):
-                margins[order[i], output] += values[node]
+def add_leaf_values(bins, stride, tree, margins, output):
+    """Every row goes down a finished tree, and gets the value of its leaf. Leaves lead to themselves.
+
+    The rows of a block take their steps side by side, so that none of them waits for its own next step.
+    """
+    steps, goes_right, values, depth = tree
+    node = np.zeros(WALKERS, dtype=np.uint32)
+    for first in range(0, margins.shape[0], WALKERS):
+        n, start = _U(min(WALKERS, margins.shape[0] - first)), _U(first) * _U(stride)
+        for _ in range(depth):
+            at = start
+            for i in range(n):
+                k = _U(node[i])
+                step = steps[k]
+                value = _U(bins[at + (step & _U(LOW_HALF))])
+                word = goes_right[k * _WORDS + (value >> _U(5))]
+                node[i] = (step >> _U(32)) + (_U(word) >> (value & _U(31)) & _U(1))
+                at += _U(stride)
+        for i in range(n):
+            margins[_U(first) + i, output] += values[_U(node[i])]
+            node[i] = 0

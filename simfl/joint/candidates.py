@@ -269,29 +269,42 @@ def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
             j, c = inherited[i, r, 0], inherited[i, r, 1]
             if j >= 0 and ok[j] and n < n_cuts[i]:
                 low, high = _box(place, j, n_points, parent, is_right, feature, cut)
-                n = _put(out_f, out_c, i, n, j, c) if low <= c < high else n
+                n = _put(out_f, out_c, i, n, np.int64(j), np.int64(c)) if low <= c < high else n
         here = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[place]))
         for step in range(n_cuts[i] - n):
             a, b = row_token(key, 2 * step), row_token(key, 2 * step + 1)
             if known and _share(a) >= UNIFORM:
-                j = min(np.searchsorted(total, _share(b) * total[d - 1], side="right"), d - 1)
+                j = _first_above(total, _share(b) * total[d - 1])
             else:
                 j = usable[np.int64(below(b, n_usable))]
             if not ok[j]:
                 continue
             if n_levels[j] > 1:
                 if _count_levels(place, j, n_levels[j], parent, is_right, feature, levels_left) > 1:
-                    n = _put(out_f, out_c, i, n, j, NONE)
+                    n = _put(out_f, out_c, i, n, np.int64(j), np.int64(NONE))
                 continue
             low, high = _box(place, j, n_points, parent, is_right, feature, cut)
             if high <= low or times[j] >= MOST_DRAWS:
                 continue
             u = _share(row_token(here ^ np.uint64(0x5851F42D4C957F2D), j)) + GOLDEN * times[j]
             times[j] += 1
-            n = _put(out_f, out_c, i, n, j, low + np.int64((u - np.floor(u)) * (high - low)))
+            n = _put(out_f, out_c, i, n, np.int64(j), low + np.int64((u - np.floor(u)) * (high - low)))
         counts[i] = n
         for k in range(n):
             times[out_f[i, k]] = 0
+
+
+@njit(nogil=True, cache=True)
+def _first_above(running, value):  # type: ignore[no-untyped-def]
+    """The first of running totals that is above a value, or the last one."""
+    low, high = 0, len(running) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if running[middle] > value:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 @njit(nogil=True, cache=True)
@@ -310,10 +323,19 @@ def _known_cuts(places, node, column, tree, seen, n_points, first_cut):  # type:
             number = first_cut[j] + c
             if n < last and (seen[place, number >> 3] >> np.uint8(number & 7)) & 1:
                 if n == len(out):
-                    out = np.concatenate((out, np.empty_like(out)))
+                    out = _twice_as_long(out)
                 out[n, 0], out[n, 1], out[n, 2] = node[k], j, c
                 n += 1
     return out[:n]
+
+
+@njit(nogil=True, cache=True)
+def _twice_as_long(cuts):  # type: ignore[no-untyped-def]
+    out = np.empty((2 * len(cuts), 3), np.int32)
+    for i in range(len(cuts)):
+        for k in range(3):
+            out[i, k] = cuts[i, k]
+    return out
 
 
 @njit(nogil=True, cache=True)

@@ -232,17 +232,19 @@ def _places(values, points, missing, out):  # type: ignore[no-untyped-def]
 def _lower(counts, first, total):  # type: ignore[no-untyped-def]
     for group in range(len(first) - 1):
         own = counts[first[group] : first[group + 1]]
-        surplus = own.sum() - total[group]
-        if surplus <= 0:
-            continue
-        ordered, above, less = np.sort(own), 0, 0
-        for n in range(1, len(own) + 1):  # the n largest are lowered; what the others have is lost
-            above += ordered[len(own) - n]
-            less = -((max(total[group], 0) - above) // n)
-            if n == len(own) or ordered[len(own) - n - 1] <= less:
-                break
+        low, high, most = 0, 0, max(total[group], 0)
         for cell in range(len(own)):
-            own[cell] = max(own[cell] - max(less, 0), 0)
+            high = max(high, own[cell])
+        while low < high:  # the least number that is enough; what smaller cells have is lost
+            less, rest = (low + high) // 2, 0
+            for cell in range(len(own)):
+                rest += max(own[cell] - less, 0)
+            if rest <= most:
+                high = less
+            else:
+                low = less + 1
+        for cell in range(len(own)):
+            own[cell] = max(own[cell] - low, 0)
 
 
 @njit(nogil=True, cache=True)

@@ -17,15 +17,15 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from simfl.arrays import AnyArray, Doubles, Floats, Longs, Mask, Table
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
 from simfl.errors import ProtocolError
 from simfl.joint import coarse, decisions, guard, sending
 from simfl.joint.batch import Batch
 from simfl.joint.cuts import binned
-from simfl.joint.grown import grown_tree, values_of_nodes
-from simfl.joint.level import EMPTY, Level
+from simfl.joint.grown import followed
+from simfl.joint.level import EMPTY, Followed, Level
 from simfl.joint.parts import Parts, shaped
-from simfl.joint.rounding import rounded
+from simfl.joint.rounding import ALL, take_rows
 from simfl.joint.rows import Placement
 from simfl.joint.sending import Sent
 from simfl.joint.setting import Setting
@@ -36,7 +36,7 @@ from simfl.training.losses import loss_of
 from simfl.training.pruning import most_leaves
 from simfl.training.schedule import batch_size
 from simfl.training.traversal import Walker
-from simfl.training.trees import LEAF, Tree
+from simfl.training.trees import Tree
 
 T = TypeVar("T")
 SEED_WORDS = 4
@@ -97,7 +97,7 @@ class Growing:
 
     def __init__(self, setting: Setting, own: Own | None) -> None:
         self.setting, self.own, self.params = setting, own, setting.params
-        self.loss = loss_of(setting.params)
+        self.loss, self.threads = loss_of(setting.params), own.threads if own else 1
         self.weights = FeatureWeights(len(setting.cuts.points))
         self.rounds: list[list[Tree]] = []
         self.gains: list[Doubles] = []  # per round: what each column has gained
@@ -106,6 +106,7 @@ class Growing:
         self.best_round: int | None = None  # where early stopping watches
         self.finished = False
         self._metrics: list[float] = []  # this party's sums of the rounds since the last score
+        self._own_gradients: tuple[Floats, Floats] | None = None
         self._own_sizes: Doubles = np.zeros(2 * setting.n_outputs)  # sums of |g| and of h in the batch
         self._batch: Batch | None = None
         self._now = _Now(EMPTY, 0, False)
@@ -164,6 +165,8 @@ class Growing:
 
     def apply(self, decision: bytes) -> None:
         """Check what was decided, and move to the next step."""
+        if self._placement:
+            self._placement.threads = self.threads
         if self._batch is None:
             self._begin(decision)
         elif not self._now.counted:
@@ -202,7 +205,7 @@ class Growing:
         if self.own is None:
             raise ProtocolError("Who has no rows has no part in the sums.")
         words = np.random.default_rng(self._key("seed")).integers(0, 2**64, SEED_WORDS, np.uint64, endpoint=False)
-        g, h = self.loss.gradients(self.own.train.margin, self.own.train.y, self.own.train.weight)
+        g, h = self._gradients(self.own)
         sizes = np.concatenate([np.abs(g).sum(axis=0, dtype=np.float64), h.sum(axis=0, dtype=np.float64)])
         aside, metrics = self.own.validation, np.array(self._metrics)
         weights = np.array([self.own.train.total_weight, aside.total_weight if aside else 0.0])
@@ -275,20 +278,25 @@ class Growing:
         own = self.own
         if own is None or self._rows is None:
             return
-        g, h = self.loss.gradients(own.train.margin, own.train.y, own.train.weight)
-        packed = np.empty((batch.n_trees, len(g)), np.int64)
-        for t, o in enumerate(output):
-            unit_g, unit_h = np.ldexp(1.0, batch.exponents[:, t])
-            rounded(g[:, o], h[:, o], unit_g, unit_h, np.uint64(self._key(f"rounding {t}")), packed[t])
-        taken, share = None, self.setting.share
-        if share < 1:
-            rng = np.random.default_rng(self._key("rows"))
-            taken = rng.random((batch.n_trees, len(g)), np.float32) < share
+        g, h = self._gradients(own)
+        units, share = np.ldexp(1.0, batch.exponents), int(self.setting.share * ALL)
+
+        def take(t: int, rows: Ints, packed: Longs) -> int:
+            keys = np.array([self._key(f"rounding {t}"), self._key(f"rows {t}")], np.uint64)
+            return int(take_rows(g, h, output[t], units[:, t].copy(), keys, share, rows, packed))
+
         if self._placement is None or self._placement.n_trees != batch.n_trees:
-            self._placement = Placement(self._rows, batch.n_trees, own.threads)
-        self._placement.begin(packed, taken)
-        self._totals = _totals(packed, taken)
+            self._placement = Placement(self._rows, batch.n_trees, self.threads)
+        self._totals = self._placement.begin(take)
+        self._own_gradients = None
         self._sum()
+
+    def _gradients(self, own: Own) -> tuple[Floats, Floats]:
+        """Of this party's rows. In a batch they are asked for twice."""
+        if self._own_gradients is None:
+            train = own.train
+            self._own_gradients = self.loss.gradients(train.margin, train.y, train.weight)
+        return self._own_gradients
 
     # --- a level -----------------------------------------------------------------------------------------------------
 
@@ -330,9 +338,10 @@ class Growing:
         decision = decisions.decode(raw)
         before = self._now
         splits, self._now = self._once(f"split {_short(raw)}", lambda: (batch.split(decision), _now(batch)))
+        last = self._now.depth == before.depth
         if self._placement:
-            self._placement.split(before.level, splits)
-        if self._now.depth == before.depth:
+            self._placement.split(before.level, splits, last=last)
+        if last:
             self._adopt(decision, raw, batch)
             return
         if decision.trees:
@@ -347,11 +356,11 @@ class Growing:
         outputs, d = self.setting.n_outputs, len(self.setting.cuts.points)
         found = self._once(f"trees {_short(raw)}", lambda: self._finished_trees(decision))
         trees = [tree for tree, _ in found]
-        values = self._once(f"values {_short(raw)}", lambda: self._values(batch, trees)) if batch else None
+        ways = self._once(f"ways {_short(raw)}", lambda: self._followed(batch, trees)) if batch else None
         for tree, gain in found:
             self.weights.add(tree, gain)
         for first in range(0, len(trees), outputs):
-            self._follow(trees[first : first + outputs], first, values)
+            self._follow(trees[first : first + outputs], first, ways)
             total = np.zeros(d)
             for tree, gain in found[first : first + outputs]:
                 np.add.at(total, tree.feature[tree.feature >= 0], gain[tree.feature >= 0])
@@ -370,24 +379,23 @@ class Growing:
             raise ProtocolError("The reader announced a tree with more leaves than the study allows.")
         return found
 
-    def _values(self, batch: Batch, trees: list[Tree]) -> list[tuple[Mask, Floats]]:
-        """Per tree as it was grown: which nodes are leaves, and their values, if the finished tree follows from it."""
+    def _followed(self, batch: Batch, trees: list[Tree]) -> list[Followed]:
+        """The finished trees as rows follow them, if they follow from those that were grown."""
         if any(np.abs(tree.value).max() > batch.most_value(t, tree.n_leaves) for t, tree in enumerate(trees)):
             raise ProtocolError("The reader announced a leaf value that no sums of these gradients give.")
-        grown = [grown_tree(batch.nodes, t, self.setting.cuts) for t in range(batch.n_trees)]
-        return [(own.left == LEAF, values_of_nodes(own, final)) for own, final in zip(grown, trees, strict=True)]
+        return [followed(batch.nodes, t, tree, self.setting.cuts) for t, tree in enumerate(trees)]
 
-    def _follow(self, trees: list[Tree], first: int, values: list[tuple[Mask, Floats]] | None) -> None:
+    def _follow(self, trees: list[Tree], first: int, ways: list[Followed] | None) -> None:
         """One round: the margins of this party's rows, and its metrics."""
         self.rounds.append(trees)
-        own = self.own
+        own, self._own_gradients = self.own, None
         if own is None:
             return
-        if values is None or self._placement is None:
+        if ways is None or self._placement is None:
             own.train.add(trees)
         else:
             for output in range(len(trees)):
-                self._placement.add_values(first + output, *values[first + output], own.train.margin, output)
+                self._placement.add_values(first + output, ways[first + output], own.train.margin, output)
         if own.validation:
             own.validation.add(trees)
         for rows in (own.train, own.validation):
@@ -436,10 +444,3 @@ def _chained(before: bytes, decision: bytes) -> bytes:
 def _short(decision: bytes) -> str:
     """Two decisions are the same if their digests are."""
     return hashlib.blake2b(decision, digest_size=16).hexdigest()
-
-
-def _totals(packed: Longs, taken: AnyArray | None) -> tuple[Longs, Longs]:
-    """G and H of every tree."""
-    used = packed if taken is None else packed * taken
-    H = (used & 0xFFFFFFFF).sum(axis=1)
-    return (used >> 32).sum(axis=1), H

@@ -10,6 +10,7 @@ from simfl.errors import ProtocolError
 from simfl.joint import decisions
 from simfl.joint.candidates import Nodes
 from simfl.joint.cuts import Cuts
+from simfl.joint.level import Followed
 from simfl.training.cuts import BEYOND
 from simfl.training.trees import LEAF, Tree, children
 
@@ -68,13 +69,26 @@ def _same_level_sets(grown: Tree, final: Tree, places: Ints) -> bool:
     return bool(same)
 
 
-def values_of_nodes(grown: Tree, final: Tree) -> Floats:
-    """For every node as it was grown the value that its rows get: that of the leaf that it is in or below."""
-    value, known = np.zeros(len(grown.feature), np.float32), np.zeros(len(grown.feature), bool)
+def followed(nodes: Nodes, tree: int, final: Tree, cuts: Cuts) -> Followed:
+    """A finished tree as rows follow it, if it is a pruning of the tree as it was grown."""
+    own, grown = nodes.of_tree(tree), grown_tree(nodes, tree, cuts)
+    value, known = np.zeros(len(own), np.float32), np.zeros(len(own), bool)
     leaves = place_in(grown, final)[final.leaves]
     value[leaves], known[leaves] = final.value[final.leaves], True
     _hand_down(grown.left, value, known)
-    return value
+    stays = known | (grown.left == LEAF)
+    left = np.where(stays, np.arange(len(own)), grown.left).astype(np.uint64)
+    feature = np.where(stays, 0, grown.feature).astype(np.uint64)
+    goes_right = np.where(stays[:, None], np.uint8(0), ~nodes.levels_left[own]).view("<u4").astype(np.uint32)
+    return Followed((left << np.uint64(32)) | feature, goes_right.ravel(), value, _depth(final))
+
+
+def _depth(tree: Tree) -> int:
+    """How many steps the longest way has."""
+    level, depth = tree.left[:1], 0
+    while (level := level[level != LEAF]).size:
+        level, depth = tree.left[np.concatenate([level, level + 1])], depth + 1
+    return depth
 
 
 @njit(nogil=True, cache=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simfl.arrays import AnyArray, Ints
+from simfl.arrays import AnyArray, Floats, Ints
 
 N_BINS = 256
 MISSING = 255  # the bin of a missing value
@@ -54,6 +54,15 @@ class Splits(NamedTuple):
     left: AnyArray  # uint64: one bit per cell that goes left
     child: Ints  # the number of its left child in its tree; the right one is the next
     n_numbers: int  # of the tree that has most nodes now
+
+
+class Followed(NamedTuple):
+    """A finished tree as rows follow it, in the numbers of the tree as it was grown. Leaves lead to themselves."""
+
+    step: AnyArray  # uint64 per node: its left child, and in the lower half its feature; the right child is the next
+    goes_right: AnyArray  # uint32: one bit per bin, eight words per node
+    value: Floats  # of nodes below a leaf, too: that of the leaf
+    depth: int
 
 
 _NONE: Ints = np.zeros(0, np.int32)

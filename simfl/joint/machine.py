@@ -163,6 +163,11 @@ class Machine:
                 self.apply(decision)
         self._digest = hashlib.blake2b(repr((self.plan.parties, list(decisions))).encode(), digest_size=16)
 
+    def use(self, threads: int) -> None:
+        """How many threads the next step may have: a party that is asked alone has those of all."""
+        if self.growing:
+            self.growing.threads = threads
+
     def digest(self) -> bytes:
         """Of everything that was applied so far."""
         return self._digest.digest()

@@ -86,7 +86,7 @@ def _best(  # type: ignore[no-untyped-def]  # noqa: C901
         G, H, low, high = node_G[i], node_H[i], bounds[i, 0], bounds[i, 1]
         own = _score(G, H, _weight(G, H, lam, alpha, limit, low, high), lam, alpha)
         best, best_cut = max(1e-9 * (1.0 + abs(own)), least_gain), -1
-        second[:] = 0.0
+        second[0] = second[1] = 0.0
         for s in range(slot_start[i], slot_start[i + 1]):
             first, n, j = cell_start[s], cell_start[s + 1] - cell_start[s], feature[s]
             # The missing rows are the last cell, unless they were merged with others.
@@ -125,7 +125,10 @@ def _best(  # type: ignore[no-untyped-def]  # noqa: C901
 @njit(nogil=True, cache=True)
 def _is_apart(table, cell):  # type: ignore[no-untyped-def]
     """Whether the missing rows have the last cell to themselves."""
-    return table[MISSING] == cell and not (table[:MISSING] == cell).any()
+    for b in range(MISSING):
+        if table[b] == cell:
+            return False
+    return table[MISSING] == cell
 
 
 @njit(nogil=True, cache=True)

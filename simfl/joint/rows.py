@@ -14,12 +14,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from simfl.arrays import AnyArray, Floats, Ints, Longs, Mask
+from simfl.arrays import AnyArray, Floats, Ints, Longs
 from simfl.joint import _dense, _sparse
-from simfl.joint.level import Level, Splits
+from simfl.joint.level import Followed, Level, Splits
 
-SMALL = 50_000  # rows times slots: below that a second thread does not pay
+SMALL = 500_000  # rows times slots, under a millisecond: below that a second thread does not pay
 PARTS_PER_THREAD = 4  # so that no thread waits long for the last
+
+
+# Writes the rows that a tree takes and (g << 32) + h of each; returns how many.
+Take = Callable[[int, Ints, Longs], int]
 
 
 class BinnedRows:
@@ -53,12 +57,18 @@ class Placement:
     def __init__(self, rows: BinnedRows | SparseRows, n_trees: int, threads: int) -> None:
         self.n_trees = n_trees
         self._kept: _Kept = _InNodeOrder(rows, n_trees) if isinstance(rows, BinnedRows) else _ByColumn(rows, n_trees)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="simfl-joint") if threads > 1 else None
-        self.threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self.threads = threads  # may change: a party that is asked alone has those of all
 
-    def begin(self, packed: Longs, taken: Mask | None) -> None:
-        """All rows to the roots. `packed` is (g << 32) + h per tree and row; rows not taken have no part in sums."""
-        self._run(lambda t: self._kept.begin(t, packed[t], None if taken is None else taken[t]), range(len(packed)))
+    def begin(self, take: Take) -> tuple[Longs, Longs]:
+        """All rows to the roots. Returns G and H of every tree. Rows that are not taken have no part in sums."""
+        totals = np.zeros(self.n_trees, dtype=np.int64)
+
+        def work(t: int) -> None:
+            totals[t] = self._kept.begin(t, take)
+
+        self._run(work, range(self.n_trees))
+        return totals >> 32, totals & _dense.LOW_HALF
 
     def sums(self, level: Level) -> tuple[Longs, Longs, Longs]:
         """Per cell: the number of rows, the sum of g and the sum of h."""
@@ -66,19 +76,21 @@ class Placement:
         self._run(lambda part: self._kept.sums(part, level.question, counts, G, H), self._parts(level))
         return counts, G, H
 
-    def split(self, level: Level, splits: Splits) -> None:
-        """Rows of a node go left where the mask has the bit of their cell."""
+    def split(self, level: Level, splits: Splits, *, last: bool = False) -> None:
+        """Rows of a node go left where the mask has the bit of their cell. After the last level nothing is summed."""
+        if last and self._kept.walks:
+            return
         slot, left, child, n_numbers = splits
         self._kept.make_room(n_numbers)
         self._run(lambda part: self._kept.split(part, level.question, slot, left, child), self._parts(level))
 
-    def add_values(self, tree: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None:
-        """Add the values of one tree's leaves to the margins of the rows. Leaves and values are by number of node."""
-        self._kept.add_leaf_values(tree, is_leaf, values, margins, output)
+    def add_values(self, tree: int, finished: Followed, margins: Floats, output: int) -> None:
+        """Add the values of one tree's leaves to the margins of the rows."""
+        self._kept.add_leaf_values(tree, finished, margins, output)
 
     def _parts(self, level: Level) -> list[tuple[int, int]]:
         """Ranges of open nodes for the threads, with about the same work each."""
-        if self._pool is None or not level.n_nodes:
+        if self.threads == 1 or not level.n_nodes:
             return [(0, level.n_nodes)]
         work = np.cumsum(self._kept.work(level))
         if work[-1] < SMALL:
@@ -90,40 +102,46 @@ class Placement:
         return list(pairwise(edges))
 
     def _run(self, work: Callable[[Any], None], parts: Sequence[Any]) -> None:
-        if self._pool is None or len(parts) == 1:
+        if self.threads == 1 or len(parts) == 1:
             for part in parts:
                 work(part)
         else:
+            self._pool = self._pool or ThreadPoolExecutor(self.threads, thread_name_prefix="simfl-joint")
             list(self._pool.map(work, parts))  # raises what a thread raised
 
 
 class _Kept(Protocol):
     """The rows in the form that suits them."""
 
-    def begin(self, t: int, packed: Longs, taken: Mask | None) -> None: ...
+    walks: bool  # whether rows go down the finished tree again
+
+    def begin(self, t: int, take: Take) -> int: ...
     def make_room(self, n_numbers: int) -> None: ...
     def work(self, level: Level) -> Longs: ...
     def allowed_ends(self, level: Level, ends: Longs) -> Longs: ...
     def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None: ...
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None: ...
-    def add_leaf_values(self, t: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None: ...
+    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None: ...
 
 
 class _InNodeOrder:
-    """Dense rows: per tree in node order, gradients too. `_bounds`: where the rows of each node begin and end, those
-    that are taken, then the others.
+    """Dense rows: those that a tree takes in node order, gradients too. `_bounds`: where those of a node begin and end.
+
+    All rows go down the finished tree once: that is faster than to keep those in order that were not taken.
     """
+
+    walks = True
 
     def __init__(self, rows: BinnedRows, n_trees: int) -> None:
         self._rows = rows.flat, rows.stride
         self._order = np.empty((n_trees, rows.n_rows), dtype=np.int32)
         self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
-        self._bounds = np.zeros((n_trees, 1, 4), dtype=np.int64)
-        self._all = np.ones(rows.n_rows, dtype=bool)
+        self._bounds = np.zeros((n_trees, 1, 2), dtype=np.int64)
 
-    def begin(self, t: int, packed: Longs, taken: Mask | None) -> None:
-        taken = self._all if taken is None else taken
-        _dense.put_to_roots(taken, packed, self._order[t], self._packed[t], self._bounds[t])
+    def begin(self, t: int, take: Take) -> int:
+        n = take(t, self._order[t], self._packed[t])
+        self._bounds[t, 0] = 0, n
+        return int(self._packed[t, :n].sum())
 
     def make_room(self, n_numbers: int) -> None:
         self._bounds = _grown(self._bounds, n_numbers, 0)
@@ -143,12 +161,14 @@ class _InNodeOrder:
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
         _dense.split_nodes(*self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child)
 
-    def add_leaf_values(self, t: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None:
-        _dense.add_leaf_values(self._order[t], self._bounds[t], is_leaf, values, margins, output)
+    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None:
+        _dense.add_leaf_values(*self._rows, finished, margins, output)
 
 
 class _ByColumn:
-    """Sparse rows: the entries by column, and per tree the node that each row is in."""
+    """Sparse rows: the entries by column, and per tree the node that each row is in, taken or not."""
+
+    walks = False
 
     def __init__(self, rows: SparseRows, n_trees: int) -> None:
         self._entries = rows.start, rows.row, rows.bin
@@ -156,10 +176,12 @@ class _ByColumn:
         self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._taken = np.ones((n_trees, rows.n_rows), dtype=bool)
 
-    def begin(self, t: int, packed: Longs, taken: Mask | None) -> None:
-        self._number[t] = 0
-        self._packed[t] = packed
-        self._taken[t] = True if taken is None else taken
+    def begin(self, t: int, take: Take) -> int:
+        rows, packed = np.empty_like(self._number[t]), np.empty_like(self._packed[t])
+        n = take(t, rows, packed)
+        self._number[t], self._taken[t] = 0, False
+        self._packed[t, rows[:n]], self._taken[t, rows[:n]] = packed[:n], True
+        return int(packed[:n].sum())
 
     def make_room(self, n_numbers: int) -> None:
         """Nothing is kept per node."""
@@ -196,8 +218,8 @@ class _ByColumn:
             visits = own[np.argsort(question[3][slot[own]], kind="stable")]
             _sparse.split_rows(self._entries, place, visits, question, slot, left, child, self._number[t])
 
-    def add_leaf_values(self, t: int, is_leaf: Mask, values: Floats, margins: Floats, output: int) -> None:
-        _sparse.add_leaf_values(self._number[t], values, margins, output)
+    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None:
+        _sparse.add_leaf_values(self._number[t], finished.value, margins, output)
 
 
 def _grown(kept: AnyArray, n_numbers: int, fill: int) -> AnyArray:

@@ -471,6 +471,8 @@ class Session:
         """The trees that are being grown together."""
         if self._together is None:
             raise ProtocolError(f"{self.party} was asked to grow trees before a training began.")
+        if isinstance(self._together.machine, Machine):
+            self._together.machine.use(self.n_jobs)
         return self._together
 
     def _add(self, message: msg.Add) -> msg.Reply:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simfl.joint.level import MISSING, Level, Splits
+from simfl.joint.level import MISSING, Followed, Level, Splits
 from simfl.joint.rows import SparseRows
 
 
@@ -39,6 +39,26 @@ def _random_table(n_cells, rng):
     return table
 
 
+def begin(placement, packed, taken=None):
+    """All rows to the roots, given what each tree takes of which rows."""
+
+    def take(t, rows, out):
+        own = np.arange(packed.shape[1]) if taken is None else np.flatnonzero(taken[t])
+        rows[: len(own)], out[: len(own)] = own, packed[t][own]
+        return len(own)
+
+    return placement.begin(take)
+
+
+def followed(splits, values):
+    """A tree as rows follow it. `splits`: by number of node its feature, whether each bin goes left, its left child."""
+    step, goes_right = np.arange(len(values)).astype(np.uint64) << np.uint64(32), np.zeros((len(values), 256), bool)
+    for node, (feature, goes_left, child) in splits.items():
+        step[node], goes_right[node] = child << 32 | int(feature), ~np.asarray(goes_left, bool)
+    words = np.packbits(goes_right, axis=1, bitorder="little").view("<u4").astype(np.uint32)
+    return Followed(step, words.ravel(), np.asarray(values, np.float32), len(splits))
+
+
 def as_sparse(bins):
     """The same rows, with MISSING left out."""
     n, d = bins.shape
@@ -64,10 +84,10 @@ class Reference:
         self.bins, self.g, self.h, self.taken = bins, g, h, taken
         self.node = np.zeros(g.shape, dtype=int)
         self.n_nodes = [1] * len(g)
-        self.inner = [set() for _ in g]
+        self.splits = [{} for _ in g]
 
-    def is_leaf(self, tree):
-        return ~np.isin(np.arange(self.n_nodes[tree]), list(self.inner[tree]))
+    def followed(self, tree, values):
+        return followed(self.splits[tree], values)
 
     def _cells(self, level, slot):
         return level.cell_of_bin[slot][self.bins[:, level.feature[slot]]].astype(int)
@@ -95,5 +115,6 @@ class Reference:
             goes_left = (int(left[k]) >> self._cells(level, slot[k]).astype(object)) & 1
             here = before[t] == level.node[k]
             self.node[t][here] = self.n_nodes[t] + 1 - goes_left[here].astype(int)
+            every = (int(left[k]) >> level.cell_of_bin[slot[k]].astype(object)) & 1
+            self.splits[t][int(level.node[k])] = level.feature[slot[k]], every, self.n_nodes[t]
             self.n_nodes[t] += 2
-            self.inner[t].add(int(level.node[k]))

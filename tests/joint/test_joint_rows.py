@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simfl.joint import rows as rows_module
 from simfl.joint.level import MISSING
 from simfl.joint.rows import BinnedRows, Placement, SparseRows
-from tests.joint.levels import Reference, as_sparse, level_of, random_level, splits_of
+from tests.joint.levels import Reference, as_sparse, begin, followed, level_of, random_level, splits_of
 
 
 def below(point):
@@ -23,7 +23,7 @@ def packed_of(g, h):
 def test_two_cells_of_four_rows():
     bins = np.array([[0], [3], [5], [MISSING]], dtype=np.uint8)
     placement = Placement(BinnedRows(bins), 1, 1)
-    placement.begin(packed_of(np.array([[-7, 2, 3, 40]]), np.array([[1, 2, 3, 4]])), None)
+    begin(placement, packed_of(np.array([[-7, 2, 3, 40]]), np.array([[1, 2, 3, 4]])))
     level = level_of([(0, 0)], [[(0, below(4))]])
     counts, G, H = placement.sums(level)
     assert (counts.tolist(), G.tolist(), H.tolist()) == ([2, 2], [-5, 43], [3, 7])
@@ -32,38 +32,41 @@ def test_two_cells_of_four_rows():
 def test_rows_go_to_the_children_that_were_given_numbers():
     bins = np.arange(8, dtype=np.uint8)[:, None]
     placement = Placement(BinnedRows(bins), 1, 1)
-    placement.begin(np.zeros((1, 8), dtype=np.int64), None)
+    begin(placement, np.zeros((1, 8), dtype=np.int64))
     root = level_of([(0, 0)], [[(0, below(4))]])
     placement.split(root, splits_of(root, [0], [0b01], n_nodes := [1]))
     nodes = level_of([(0, 1), (0, 2)], [[(0, below(2))], [(0, below(6))]])
     placement.split(nodes, splits_of(nodes, [0, 1], [0b01, 0b10], n_nodes))  # the second sends its upper cell left
     margins = np.zeros((8, 1), dtype=np.float32)
-    placement.add_values(0, np.arange(7) > 2, np.arange(7, dtype=np.float32), margins, 0)
+    ways = {0: (0, below(4) < 1, 1), 1: (0, below(2) < 1, 3), 2: (0, below(6) == 1, 5)}
+    placement.add_values(0, followed(ways, np.arange(7)), margins, 0)
     assert margins[:, 0].tolist() == [3, 3, 4, 4, 6, 6, 5, 5]
 
 
 def test_a_node_without_a_slot_stays_a_leaf_and_takes_no_number():
     bins = np.arange(4, dtype=np.uint8)[:, None]
     placement = Placement(BinnedRows(bins), 1, 1)
-    placement.begin(np.zeros((1, 4), dtype=np.int64), None)
+    begin(placement, np.zeros((1, 4), dtype=np.int64))
     root = level_of([(0, 0)], [[(0, below(2))]])
     placement.split(root, splits_of(root, [0], [1], n_nodes := [1]))
     nodes = level_of([(0, 1), (0, 2)], [[(0, below(1))], [(0, below(3))]])
     placement.split(nodes, splits_of(nodes, [-1, 1], [0, 1], n_nodes))
     margins = np.zeros((4, 1), dtype=np.float32)
-    placement.add_values(0, np.array([0, 1, 0, 1, 1], bool), np.arange(5, dtype=np.float32), margins, 0)
+    ways = {0: (0, below(2) < 1, 1), 2: (0, below(3) < 1, 3)}
+    placement.add_values(0, followed(ways, np.arange(5)), margins, 0)
     assert margins[:, 0].tolist() == [1, 1, 3, 4]
 
 
 def test_rows_that_are_not_taken_count_nowhere_but_get_their_leaf_value():
     bins = np.array([[0], [9], [0], [9]], dtype=np.uint8)
     placement = Placement(BinnedRows(bins), 1, 1)
-    placement.begin(packed_of(np.full((1, 4), 5), np.full((1, 4), 1)), np.array([[True, True, False, False]]))
+    totals = begin(placement, packed_of(np.full((1, 4), 5), np.full((1, 4), 1)), np.array([[True, True, False, False]]))
+    assert [total.tolist() for total in totals] == [[10], [2]]
     level = level_of([(0, 0)], [[(0, below(4))]])
     assert placement.sums(level)[0].tolist() == [1, 1]
     placement.split(level, splits_of(level, [0], [1], [1]))
     margins = np.zeros((4, 1), dtype=np.float32)
-    placement.add_values(0, np.array([0, 1, 1], bool), np.array([0, 1, 2], dtype=np.float32), margins, 0)
+    placement.add_values(0, followed({0: (0, below(4) < 1, 1)}, np.arange(3)), margins, 0)
     assert margins[:, 0].tolist() == [1, 2, 1, 2]
 
 
@@ -71,7 +74,7 @@ def test_sums_use_all_32_bits():
     bins = np.zeros((4, 1), dtype=np.uint8)
     placement = Placement(BinnedRows(bins), 1, 1)
     g, h = np.full((1, 4), -(2**29)), np.full((1, 4), 2**30 - 1)
-    placement.begin(packed_of(g, h), None)
+    begin(placement, packed_of(g, h))
     _, G, H = placement.sums(level_of([(0, 0)], [[(0, np.zeros(256))]]))
     assert (G.tolist(), H.tolist()) == ([-(2**31)], [2**32 - 4])
 
@@ -82,7 +85,7 @@ def test_a_second_batch_starts_again_at_the_roots():
     for rows in (BinnedRows(bins), as_sparse(bins)):
         placement = Placement(rows, 1, 1)
         for g in (1, 2):
-            placement.begin(packed_of(np.full((1, 4), g), np.ones((1, 4), dtype=int)), None)
+            begin(placement, packed_of(np.full((1, 4), g), np.ones((1, 4), dtype=int)))
             assert placement.sums(level)[1].tolist() == [2 * g, 2 * g]
             placement.split(level, splits_of(level, [0], [1], [1]))
 
@@ -123,7 +126,8 @@ def test_all_forms_of_the_rows_give_the_same_numbers(seed, n_rows, n_columns, mo
     taken = rng.random(g.shape) < rng.choice([0.5, 1.1])
     kept, reference = placements(bins, n_trees), Reference(bins, g, h, taken)
     for placement in kept:
-        placement.begin(packed_of(g, h), None if taken.all() else taken)
+        G, H = begin(placement, packed_of(g, h), None if taken.all() else taken)
+        np.testing.assert_array_equal([G, H], [(g * taken).sum(axis=1), (h * taken).sum(axis=1)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_module, "SMALL", 0)  # threads share out even the smallest level
         grow(kept, reference, most_cells, rng)
@@ -135,7 +139,7 @@ def test_all_forms_of_the_rows_give_the_same_numbers(seed, n_rows, n_columns, mo
     for placement in kept:
         margins = np.zeros((n_rows, 2), dtype=np.float32)
         for t, own in enumerate(values):
-            placement.add_values(t, reference.is_leaf(t), own, margins, int(outputs[t]))
+            placement.add_values(t, reference.followed(t, own), margins, int(outputs[t]))
         np.testing.assert_array_equal(margins, expected)
 
 
@@ -146,7 +150,7 @@ def test_a_feature_that_is_asked_twice_in_a_node():
     level = level_of([(0, 0)], [[(1, below(100)), (0, below(50)), (1, below(200))]])
     reference = Reference(bins, g, h, np.ones((1, 50), dtype=bool)).sums(level)
     for placement in placements(bins, 1):
-        placement.begin(packed_of(g, h), None)
+        begin(placement, packed_of(g, h))
         for own, expected in zip(placement.sums(level), reference, strict=True):
             np.testing.assert_array_equal(own, expected)
 
@@ -158,7 +162,7 @@ def test_twenty_thousand_columns_with_few_entries_each():
     row = np.concatenate([np.sort(rng.choice(n_rows, 5, replace=False)) for _ in range(n_columns)]).astype(np.int32)
     rows = SparseRows(start, row, rng.integers(0, 255, len(row), dtype=np.uint8), n_rows)
     placement = Placement(rows, 1, 1)
-    placement.begin(packed_of(np.ones((1, n_rows), dtype=int), np.ones((1, n_rows), dtype=int)), None)
+    begin(placement, packed_of(np.ones((1, n_rows), dtype=int), np.ones((1, n_rows), dtype=int)))
     counts, G, _ = placement.sums(level_of([(0, 0)], [[(f, below(255)) for f in range(n_columns)]]))
     assert counts.reshape(-1, 2).tolist() == [[5, n_rows - 5]] * n_columns
     np.testing.assert_array_equal(G, counts)
@@ -172,6 +176,6 @@ def test_rows_longer_than_a_cache_line(n_columns):
     level = level_of([(0, 0)], [[(f, below(f % 250 + 1)) for f in range(0, n_columns, 7)]])
     reference = Reference(bins, g, h, np.ones((1, 300), dtype=bool)).sums(level)
     for placement in placements(bins, 1):
-        placement.begin(packed_of(g, h), None)
+        begin(placement, packed_of(g, h))
         for own, expected in zip(placement.sums(level), reference, strict=True):
             np.testing.assert_array_equal(own, expected)
