@@ -204,7 +204,7 @@ class Rounds:
         for party, array in words.items():
             with sent_by(party):
                 found = add_bytes(total, wire.bytes_of(array, f"u{form.n_bytes}", shape), form)
-                sound = self.masks.on or can_be(found, most, negative_hessians=form.signed_hessians)
+                sound = self.masks.on or can_be(found, most, negative_hessians=self.precision.noise is not None)
                 refuse_unless(sound, "sums onto rows beyond the bounds that were announced")
         return wire.pack_words(total, form.n_bytes, shape)
 
