@@ -119,9 +119,12 @@ def from_bytes(data: bytes, n_bytes: int) -> Words:
 
 def split(words: Words, form: Form) -> tuple[Longs, Longs]:
     """The gradients and hessians in words, whatever is in the bytes above."""
-    G, H = np.empty(len(words), dtype=np.int64), np.empty(len(words), dtype=np.int64)
-    _split(words, form.n_bytes, form.shift, form.signed_hessians, G, H)
-    return G, H
+    above = 64 - 8 * form.n_bytes
+    whole = words.view(np.int64) << above >> above
+    H = whole & (2**form.shift - 1)
+    if form.signed_hessians:
+        H -= H >> (form.shift - 1) << form.shift
+    return (whole - H) >> form.shift, H
 
 
 def can_be(found: Extremes, most: Sequence[int], *, negative_hessians: bool) -> bool:
@@ -159,12 +162,6 @@ def _parts(word, n_bytes, shift, signed):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _split(words, n_bytes, shift, signed, G, H):  # type: ignore[no-untyped-def]
-    for i in range(len(words)):
-        G[i], H[i] = _parts(words[i], n_bytes, shift, signed)
-
-
-@njit(nogil=True, cache=True)
 def _add(total, data, n_bytes, shift, signed, sign, found):  # type: ignore[no-untyped-def]
     low_g, high_g, low_h, high_h = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for i in range(len(total)):
@@ -172,8 +169,8 @@ def _add(total, data, n_bytes, shift, signed, sign, found):  # type: ignore[no-u
         for byte in range(n_bytes):
             word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
         g, h = _parts(word, n_bytes, shift, signed)
-        low_g, high_g = min(low_g, g), max(high_g, g)
-        low_h, high_h = min(low_h, h), max(high_h, h)
+        low_g, high_g = g if g < low_g else low_g, g if g > high_g else high_g
+        low_h, high_h = h if h < low_h else low_h, h if h > high_h else high_h
         total[i] += np.uint64(sign) * word
     found[0], found[1], found[2], found[3] = low_g, high_g, low_h, high_h
 
