@@ -20,11 +20,11 @@ from msgspec import Meta
 from simfl.data.schema import Column
 from simfl.params import Learned, TrainParams
 
-VERSION = 6  # of the protocol: parties of different versions refuse each other
+VERSION = 7  # of the protocol: parties of different versions refuse each other
 
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # neither NaN nor infinite
 ClassLabel = bool | int | Finite | str
-DType = Literal["u1", "u2", "u4", "u8", "i3", "i4", "i8", "f4", "f8"]  # i3: the low three bytes of i4
+DType = Literal["u1", "u2", "u3", "u4", "u7", "u8", "i4", "i8", "f4", "f8"]  # kind and bytes
 
 # What a message can make its receiver allocate beyond its own size: counts have limits, and arrays and lists are as
 # long as their bytes. Whatever lies outside is refused when the message arrives.
@@ -38,7 +38,7 @@ Round = Annotated[int, Meta(ge=0, le=2**40)]
 Seed = Annotated[int, Meta(ge=0)]
 Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
 Parties = Annotated[int, Meta(ge=1, le=2**16)]
-RowBits = Literal[23, 31]  # of hessians summed onto rows, beside the sign: three bytes where that is fine enough
+WordBytes = Literal[3, 4, 7, 8]  # of a gradient and a hessian summed onto a row (`privacy/words.py`)
 
 
 class Array(msgspec.Struct, frozen=True):
@@ -365,17 +365,19 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
     builders: list[str]
     previous: list[AdoptedTree]
     exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
-    hessian_bits: RowBits
+    word_bytes: WordBytes
     similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
     mask: Masking | None = None
 
 
 class RowSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per row of each builder the sum of the gradients of similar rows, in fixed point (masked)."""
+    """Leaves the party: per row of each builder the sums of the gradients and hessians of similar rows (masked).
+
+    Both are in fixed point, in one word: see `privacy/words.py`.
+    """
 
     round: Round
-    gradients: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
-    hessians: dict[str, Array]
+    sums: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
     scores: SmallSums | None  # the metrics of the trees before; none under differential privacy
 
 
@@ -384,10 +386,9 @@ class Grow(Message, frozen=True, kw_only=True):
 
     round: Round
     previous: list[AdoptedTree]
-    gradients: Array | None
-    hessians: Array | None
+    sums: Array | None  # words, as in `RowSums`
     exponents: tuple[Exponent, Exponent]
-    hessian_bits: RowBits
+    word_bytes: WordBytes
     order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
     mask: Masking | None = None  # the sums still carry the builder's masks
     with_scores: bool = True  # False: they came with the builder's own `RowSums`

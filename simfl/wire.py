@@ -12,12 +12,13 @@ from simfl.arrays import AnyArray, smallest_type
 from simfl.errors import ProtocolError
 from simfl.messages import AdoptedTree, Array, DType, Message, Reply, Request, TreeStructure
 from simfl.privacy.additive import Parts, check_form
-from simfl.privacy.exact import WIDE_BYTES, from_three_bytes, to_three_bytes, wide_from_bytes, wide_to_bytes
+from simfl.privacy.exact import WIDE_BYTES, wide_from_bytes, wide_to_bytes
+from simfl.privacy.words import Words, from_bytes, to_bytes
 from simfl.training.trees import LEAF, Tree, children
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Request | Reply] = msgspec.msgpack.Decoder(Request | Reply)
-_DTYPES = {kind: np.dtype(f"<{kind}") for kind in get_args(DType) if kind != "i3"}
+_DTYPES = {kind: np.dtype(f"<{kind}") for kind in get_args(DType) if int(kind[1]) in (1, 2, 4, 8)}
 R = TypeVar("R", bound=Message)
 
 
@@ -41,22 +42,30 @@ def expect(kind: type[R], message: Message, sender: str) -> R:
     return message
 
 
-def pack(values: AnyArray, dtype: DType | None = None) -> Array:
-    """An array, ready to travel, in its own type or in three bytes of its four (i3).
+def pack(values: AnyArray) -> Array:
+    """An array, ready to travel, in its own type.
 
     >>> unpack(pack(np.array([1, 2], dtype=np.int32)), "i4", (2,))
     array([1, 2], dtype=int32)
     """
     if values.dtype.str[0] == ">":
         values = values.astype(values.dtype.newbyteorder("<"))
-    if dtype == "i3":
-        return Array("i3", values.shape, to_three_bytes(values.ravel()).tobytes())
     kind: Any = values.dtype.str[1:]
     return Array(kind, values.shape, values.tobytes())
 
 
-def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
-    """The array behind the bytes, if it has the expected type and shape (None: any length)."""
+def pack_words(words: Words, n_bytes: int, shape: tuple[int, ...]) -> Array:
+    """The low bytes of words, ready to travel.
+
+    >>> unpack(pack_words(np.array([5, 2**24 + 6], dtype=np.uint64), 3, (2,)), "u3", (2,))
+    array([5, 6], dtype=uint64)
+    """
+    kind: Any = f"u{n_bytes}"
+    return Array(kind, shape, to_bytes(words, n_bytes))
+
+
+def bytes_of(array: Array, dtype: str, shape: tuple[int | None, ...]) -> bytes:
+    """The bytes of an array, if it has the expected type and shape (None: any length)."""
     found, data = array.shape, array.data
     fits = array.dtype == dtype and (found == shape or _fits(found, shape))
     if not fits or int(dtype[1]) * math.prod(found) != len(data):
@@ -64,9 +73,15 @@ def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
             f"An array of type {array.dtype}, shape {found} and {len(data)} bytes arrived "
             f"where type {dtype} and shape {shape} belong."
         )
+    return data
+
+
+def unpack(array: Array, dtype: str, shape: tuple[int | None, ...]) -> AnyArray:
+    """The array behind the bytes, if it has the expected type and shape (None: any length)."""
+    found, data = array.shape, bytes_of(array, dtype, shape)
     try:
-        if dtype == "i3":
-            return from_three_bytes(np.frombuffer(data, dtype=np.uint8)).reshape(found)
+        if dtype not in _DTYPES:
+            return from_bytes(data, int(dtype[1])).reshape(found)
         values = np.frombuffer(data, dtype=_DTYPES[dtype])
         values = values if len(found) == 1 else values.reshape(found)
     except (ValueError, OverflowError):  # no bytes at all, and a shape of zero times far too many

@@ -37,6 +37,7 @@ from simfl.params import prepare_params, train_params
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.tables import HashValues, merge_tables
 from tests.wire import recorded, similar_rows
+from tests.wire import row_sums as words_of
 
 A = np.array([[0.2, 0.5, 0.4, 0], [1.5, 0.5, 0.3, 0], [3.1, 2.5, 1.5, 0]])
 B = np.array([[0.4, 0.6, 0.3, 0], [1.1, 0.7, 0.1, 0], [1.6, 0.2, 1.2, 0]])
@@ -96,10 +97,10 @@ def test_every_similar_row(played):
 
 def row_sums(transport, number, exponents):
     (reply,) = (r for _, _, r in transport.log if isinstance(r, msg.RowSums) and r.round == number)
-    return [
-        np.ldexp(wire.unpack(array, array.dtype, (3, 1))[:, 0].astype(float), e)
-        for array, e in zip((*reply.gradients.values(), *reply.hessians.values()), exponents, strict=True)
-    ]
+    question = next(m for _, m, r in transport.log if r is reply)
+    assert question.exponents == exponents
+    (array,) = reply.sums.values()
+    return [part[:, 0] for part in words_of(array, question)]
 
 
 def exponents_of(transport):

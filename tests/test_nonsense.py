@@ -123,8 +123,8 @@ NONSENSE = {
     "bounds NaN": (msg.Started, lambda r: replace(r, gradient=float("nan"))),
     "bounds below zero": (msg.Started, lambda r: replace(r, total_hessian=-1.0)),
     "uses below zero": (msg.Matched, lambda r: replace(r, most_uses=-5)),
-    "sums too short": (msg.RowSums, lambda r: replace(r, gradients={b: shorter(a) for b, a in r.gradients.items()})),
-    "sums torn": (msg.RowSums, lambda r: replace(r, hessians={b: torn(a) for b, a in r.hessians.items()})),
+    "sums too short": (msg.RowSums, lambda r: replace(r, sums={b: shorter(a) for b, a in r.sums.items()})),
+    "sums torn": (msg.RowSums, lambda r: replace(r, sums={b: torn(a) for b, a in r.sums.items()})),
     "sums of another tree": (msg.RowSums, lambda r: replace(r, round=r.round + 1)),
     "scores too few": (msg.RowSums, lambda r: replace(r, scores=shorter(r.scores))),
     "a tree of another round": (msg.Grown, lambda r: replace(r, round=77)),
@@ -249,7 +249,7 @@ def test_a_party_refuses_changed_questions_or_answers_them(data):
 def without_masked_sums(question):
     """Recorded sums are under the masks of other keys: to this session they are not possible."""
     masked = isinstance(question, msg.Grow) and question.mask is not None
-    return replace(question, gradients=None, hessians=None) if masked else question
+    return replace(question, sums=None) if masked else question
 
 
 def with_keys(question, party, key):

@@ -18,6 +18,8 @@ from simfl.params import prepare_params, split, train_params
 from simfl.party import Session
 from simfl.privacy import boxes
 from simfl.privacy.tokens import secret_of
+from simfl.privacy.words import FORMS, from_bytes
+from simfl.privacy.words import split as split_words
 from simfl.transport.local import LocalTransport
 
 
@@ -47,6 +49,16 @@ def sessions(members, secret=None, identity=None, folder=None):
             folder=folder and folder / member.name,
         )
         for member in members
+    ]
+
+
+def row_sums(array, question):
+    """The gradients and hessians in words that were sent without masks."""
+    form = FORMS[question.word_bytes]
+    words = from_bytes(wire.bytes_of(array, f"u{form.n_bytes}", array.shape), form.n_bytes)
+    return [
+        np.ldexp(part.reshape(array.shape).astype(float), exponent)
+        for part, exponent in zip(split_words(words, form), question.exponents, strict=True)
     ]
 
 

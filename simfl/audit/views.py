@@ -16,7 +16,8 @@ from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.scaling import Scale
 from simfl.preprocessing.similarity import most_similar
-from simfl.privacy.exact import ROW_BITS, from_ints, resolution, to_row_ints
+from simfl.privacy.exact import from_ints, resolution
+from simfl.privacy.words import FORMS, split, to_words
 from simfl.training.gradients import draw_similar, most_uses, sum_onto_similar
 from simfl.training.losses import loss_named
 
@@ -126,10 +127,13 @@ class PointersView:
 
 @dataclass(frozen=True)
 class RowSumsView:
-    """At the builder: the first round's sums onto its rows, in fixed point, and the start value behind them."""
+    """At the builder: the first round's sums onto its rows, in fixed point, and the start value behind them.
 
-    gradients: Ints  # (rows of the builder, outputs)
-    hessians: Ints
+    They are as precise as they can be: where the recipe rounds them at random, a builder learns less.
+    """
+
+    gradients: Longs  # (rows of the builder, outputs)
+    hessians: Longs
     exponents: tuple[int, int]
     objective: str
     base_score: Doubles
@@ -141,10 +145,11 @@ class RowSumsView:
         margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
         g, h = loss.gradients(margin, y, None)
         uses = most_uses(similar[:, None], n_rows)
-        for_G, for_H = (resolution([bound * uses], ROW_BITS) for bound in loss.bounds(margin, y))
-        G, H = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
-        sums = to_row_ints(G, for_G, ROW_BITS), to_row_ints(H, for_H, ROW_BITS)
-        return cls(*sums, (for_G, for_H), objective, base_score)
+        exact = FORMS[8]
+        for_G, for_H = (resolution([bound * uses], exact.gradient_bits) for bound in loss.bounds(margin, y))
+        landed = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
+        G, H = (part.reshape(n_rows, -1) for part in split(to_words(*landed, (for_G, for_H), exact), exact))
+        return cls(G, H, (for_G, for_H), objective, base_score)
 
     def members(self) -> Longs:
         """The number of foreign rows in each sum: the first round's hessian is the same for all of them."""

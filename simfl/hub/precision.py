@@ -17,11 +17,15 @@ from simfl.arrays import Longs
 from simfl.errors import DataError
 from simfl.hub.asking import refuse_unless
 from simfl.params import MAX_WEIGHT, TrainParams
-from simfl.privacy.exact import FINE_ENOUGH, LEAF_BITS, ROW_BITS, SHORT_BITS, power_above, resolution
+from simfl.privacy.exact import LEAF_BITS, power_above, resolution
 from simfl.privacy.noise import REACH, Noise
+from simfl.privacy.words import FORMS
 from simfl.training.groups import SPREAD
 from simfl.training.losses import GROWTH, loss_of
 
+FINE_ENOUGH = 2.0**-10  # of the largest hessian of a row: the coarsest grid of hessians rounded to the nearest
+VISIBLE = (2.0**-4, 2.0**-2)  # of an ordinary row's gradient and hessian: the coarsest grids for rounding at random
+DEVIATIONS = 2  # of the number of rows that are drawn onto one row, above its mean
 COARSEST = 0.25  # of a party's largest gradient: with coarser digits next to nothing is left of its sums
 RAREST = 1e-6  # no class is rarer: a leaf of one class alone then moves the margin by up to its inverse
 ROUNDING = 1.001  # leaf values are float32
@@ -30,33 +34,68 @@ Exponents = tuple[int, int]  # of gradients and of hessians: their resolution as
 
 
 class RowPrecision(NamedTuple):
-    """The exponents of sums onto rows, and the bits of their hessians."""
+    """The exponents of sums onto rows, and the bytes of a word that has both."""
 
     exponents: Exponents
-    hessian_bits: msg.RowBits
+    word_bytes: msg.WordBytes
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The bounds that the parties announced, and the noise that comes on top."""
+    """The bounds that the parties announced, and the noise that comes on top.
+
+    `ordinary`: a row's gradient and hessian that must stay visible where sums onto rows are rounded at random. None:
+    they are not.
+    """
 
     started: Mapping[str, msg.Started]
     min_group: int = 1
     noise: Noise | None = None
+    ordinary: tuple[float, float] | None = None
+    n_neighbors: int = 1
 
     def onto_rows(self, most_uses: Mapping[str, int]) -> RowPrecision:
         """Sums onto rows are bounded by how many rows resemble the same row."""
         more = SPREAD * self.min_group if self.min_group > 1 else 1
-        sizes = [(s, more * most_uses.get(party, 0)) for party, s in self.started.items()]
-        far = self.noise.row if self.noise else (0.0, 0.0)
-        gradients = [s.gradient * uses + REACH * far[0] for s, uses in sizes]
-        hessians = [s.hessian * uses + REACH * far[1] for s, uses in sizes]
-        exponent = resolution(gradients, ROW_BITS)
+        uses = {party: more * most_uses.get(party, 0) for party in self.started}
+        exact = self._exact(uses)
+        return self._short({party: self._drawn(n) for party, n in uses.items()}) or exact
+
+    def _exact(self, uses: Mapping[str, float]) -> RowPrecision:
+        """Rounded to the nearest: gradients in four bytes, hessians in three where that is fine enough."""
+        gradients, hessians = self._row_bounds(uses)
+        exponent = resolution(gradients, FORMS[8].gradient_bits)
         self._check_digits(dict(zip(self.started, gradients, strict=True)), exponent)
         largest = max(s.hessian for s in self.started.values())
-        short = math.ldexp(1.0, resolution(hessians, SHORT_BITS)) <= FINE_ENOUGH * largest
-        bits: msg.RowBits = 23 if short else 31
-        return RowPrecision((exponent, resolution(hessians, bits)), bits)
+        fine = math.ldexp(1.0, resolution(hessians, FORMS[7].hessian_bits)) <= FINE_ENOUGH * largest
+        word: msg.WordBytes = 7 if fine else 8
+        return RowPrecision((exponent, resolution(hessians, FORMS[word].hessian_bits)), word)
+
+    def _short(self, uses: Mapping[str, float]) -> RowPrecision | None:
+        """Rounded at random, in the fewest bytes in which ordinary rows stay visible."""
+        if self.ordinary is None or self.noise:
+            return None
+        gradients, hessians = self._row_bounds(uses)
+        short: tuple[msg.WordBytes, ...] = (3, 4)
+        for word in short:
+            exponents = resolution(gradients, FORMS[word].gradient_bits), resolution(hessians, FORMS[word].hessian_bits)
+            coarsest = (share * size for share, size in zip(VISIBLE, self.ordinary, strict=True))
+            if all(math.ldexp(1.0, unit) <= most for unit, most in zip(exponents, coarsest, strict=True)):
+                return RowPrecision(exponents, word)
+        return None
+
+    def _row_bounds(self, uses: Mapping[str, float]) -> tuple[list[float], list[float]]:
+        """Per party: how large its sums of gradients and of hessians onto a row can be, noise included."""
+        far = self.noise.row if self.noise else (0.0, 0.0)
+        sizes = [(s, uses[party]) for party, s in self.started.items()]
+        return [s.gradient * n + REACH * far[0] for s, n in sizes], [s.hessian * n + REACH * far[1] for s, n in sizes]
+
+    def _drawn(self, uses: float) -> float:
+        """How many of the rows that resemble a row are drawn onto it for one tree, as a rule. More are cut off."""
+        if self.min_group > 1:  # small groups are joined whatever was drawn
+            return uses
+        mean = uses / self.n_neighbors
+        return min(uses, mean + DEVIATIONS * math.sqrt(mean))
 
     def _check_digits(self, bounds: Mapping[str, float], exponent: int) -> None:
         """Refuse a party's bound beside which another party's gradients would be rounded away."""
@@ -120,6 +159,22 @@ class Precision:
             total = sum(s.total_gradient for s in bounds)
             step = min(1 / RAREST, total / params.reg_lambda if params.reg_lambda and not self.noise else math.inf)
         return ROUNDING * params.learning_rate * min(step, params.max_delta_step or math.inf)
+
+
+def ordinary(
+    started: Mapping[str, msg.Started], rows: Mapping[str, int], params: TrainParams
+) -> tuple[float, float] | None:
+    """The gradient and the hessian of an ordinary row of the party whose rows weigh least, about.
+
+    None where sums onto rows must be exact: leaf values are found from them, or nobody knows what is ordinary.
+    """
+    loss = loss_of(params)
+    if loss.ordinary is None or params.leaf_values == "builder":
+        return None
+    limit = loss.limits[0]
+    weights = [min(s.gradient, s.total_gradient / max(rows[party], 1)) / limit for party, s in started.items()]
+    least = min((weight for weight in weights if weight), default=0.0)
+    return loss.ordinary[0] * least, loss.ordinary[1] * least
 
 
 def check_bounds(reply: msg.Started, n_rows: int, params: TrainParams) -> None:

@@ -10,7 +10,6 @@ When a party is lost or comes back, new rounds begin with other keys: see `train
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,13 +25,14 @@ from simfl.hub.handshake import MaskSteps, agree_on_masks
 from simfl.hub.journal import Entry, Grew, Rematched
 from simfl.hub.labels import Labels
 from simfl.hub.matching import recall
-from simfl.hub.precision import Precision, check_bounds
+from simfl.hub.precision import Precision, check_bounds, ordinary
 from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
 from simfl.preprocessing.scaling import Scale
-from simfl.privacy.exact import ROW_BITS, add_up, from_ints, int_type
+from simfl.privacy.exact import from_ints
 from simfl.privacy.noise import plan_noise
+from simfl.privacy.words import FORMS, add_bytes, can_be, most_steps
 from simfl.training.losses import loss_of
 from simfl.training.pruning import gain_of_features, keep_all, prune
 from simfl.training.schedule import n_rounds, shared_step
@@ -69,8 +69,7 @@ class Turn(NamedTuple):
 class RowTotals(NamedTuple):
     """The sums of all other parties onto the rows of one builder; None where nothing is shared."""
 
-    gradients: msg.Array | None
-    hessians: msg.Array | None
+    sums: msg.Array | None
     order: bytes | None  # with fresh ids: the seed of the order in which the rows stand
 
 
@@ -98,7 +97,8 @@ class Rounds:
             with sent_by(party):
                 check_bounds(reply, prepared.rows[party], params)
         noise = plan_noise(params, self.plan.n_rounds, n_parties, shares_rows=prepared.has_similar_rows)
-        self.precision = Precision(started, params.min_group or 1, noise)
+        usual, neighbors = ordinary(started, prepared.rows, params), prepared.params.n_neighbors or 1
+        self.precision = Precision(started, params.min_group or 1, noise, usual, neighbors)
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 
     def _start_request(self) -> msg.Start:
@@ -137,7 +137,7 @@ class Rounds:
             builders=turn.builders,
             previous=self.previous,
             exponents=self.row_precision.exponents,
-            hessian_bits=self.row_precision.hessian_bits,
+            word_bytes=self.row_precision.word_bytes,
             mask=self.masks.next(),
         )
         questions = dict.fromkeys((p for p in self.transport.parties if turn.builders != [p]), question)
@@ -172,31 +172,41 @@ class Rounds:
         """
         prepared, matched = self.plan.prepared, self.state.matched
         asked = {builder for builder in builders if builder != party} if prepared.has_similar_rows else set()
-        if reply.gradients.keys() == asked == reply.hessians.keys():
+        found = reply.sums.keys()
+        if found == asked:
             return
         known = set(matched.parties if matched else prepared.parties)
         needed = asked & known if party in known else set()
-        for found in (set(reply.gradients), set(reply.hessians)):
-            refuse_unless(needed <= found, f"no sums onto the rows of {sorted(needed - found)}")
-            refuse_unless(found <= asked, f"sums onto the rows of {sorted(found - asked)}, which nobody asked for")
-        refuse_unless(set(reply.gradients) == set(reply.hessians), "gradients without hessians")
+        refuse_unless(needed <= found, f"no sums onto the rows of {sorted(needed - found)}")
+        refuse_unless(found <= asked, f"sums onto the rows of {sorted(found - asked)}, which nobody asked for")
 
     def _check_masks_cancel(self, builder: str, replies: Mapping[str, msg.RowSums]) -> None:
         """Refuse masked sums of some parties only: the masks of the others would stay on."""
-        missing = [party for party, reply in replies.items() if builder not in reply.gradients]
+        missing = [party for party, reply in replies.items() if builder not in reply.sums]
         if missing and len(missing) < len(replies):
             with sent_by(missing[0]):
                 refuse_unless(False, f"no sums onto the rows of {builder!r}, and those of the others are masked")
 
     def _totals(self, builder: str, replies: Mapping[str, msg.RowSums], order: bytes | None) -> RowTotals:
-        sent = {party: reply for party, reply in replies.items() if builder in reply.gradients}
+        sent = {party: reply.sums[builder] for party, reply in replies.items() if builder in reply.sums}
         shape = (self.plan.prepared.rows[builder], len(self.plan.labels.base_score))
-        add = partial(_add, shape=shape, n_parties=0 if self.masks.on else len(self.transport.parties))
-        return RowTotals(
-            add({party: reply.gradients[builder] for party, reply in sent.items()}, ROW_BITS),
-            add({party: reply.hessians[builder] for party, reply in sent.items()}, self.row_precision.hessian_bits),
-            order,
-        )
+        return RowTotals(self._add(sent, shape) if sent else None, order)
+
+    def _add(self, words: Mapping[str, msg.Array], shape: tuple[int, int]) -> msg.Array:
+        """The sum of the parties' words. Integers: the order of the parties does not matter.
+
+        Modulo a power of two, in which masks cancel. What they hide was cut off at its bounds, so that its sum fits;
+        sums without masks are checked for that.
+        """
+        form = FORMS[self.row_precision.word_bytes]
+        most = most_steps(form, len(self.transport.parties))
+        total = np.zeros(math.prod(shape), dtype=np.uint64)
+        for party, array in words.items():
+            with sent_by(party):
+                found = add_bytes(total, wire.bytes_of(array, f"u{form.n_bytes}", shape), form)
+                sound = self.masks.on or can_be(found, most, negative_hessians=self.precision.noise is not None)
+                refuse_unless(sound, "sums onto rows beyond the bounds that were announced")
+        return wire.pack_words(total, form.n_bytes, shape)
 
     def _grow_trees(self, turn: Turn, sums: Mapping[str, RowTotals]) -> dict[str, msg.Grown]:
         """Step 2: each builder grows trees from its own gradients and the sums of the others."""
@@ -205,10 +215,9 @@ class Rounds:
             builder: msg.Grow(
                 round=turn.round,
                 previous=self.previous if alone else [],
-                gradients=total.gradients,
-                hessians=total.hessians,
+                sums=total.sums,
                 exponents=self.row_precision.exponents,
-                hessian_bits=self.row_precision.hessian_bits,
+                word_bytes=self.row_precision.word_bytes,
                 order=total.order,
                 mask=self.masks.now(),
                 with_scores=alone,
@@ -412,18 +421,3 @@ def _signed(grown: Mapping[str, msg.Grown]) -> list[msg.Signed | None]:
 def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
     """How the recipe turns the sums of all parties into leaf values."""
     return prune if params.extra_depth else keep_all
-
-
-def _add(arrays: Mapping[str, msg.Array], bits: int, *, shape: tuple[int, int], n_parties: int) -> msg.Array | None:
-    """The sum of integer vectors. Integers: the order of the parties does not matter.
-
-    Modulo 2 ** 32 (or 2 ** 24), in which masks cancel. What they hide was cut off at its bounds, so that its sum fits;
-    sums without masks are checked for that (`n_parties` is not 0).
-    """
-    total = np.zeros(shape, dtype=np.uint32)
-    for party, array in arrays.items():
-        with sent_by(party):
-            largest = add_up(total, wire.unpack(array, int_type(bits), shape))
-            if n_parties:
-                refuse_unless(largest <= 2**bits // n_parties, "sums onto rows beyond the bounds that were announced")
-    return wire.pack(total.view(np.int32), int_type(bits)) if arrays else None

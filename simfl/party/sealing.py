@@ -16,15 +16,17 @@ import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import AnyArray, Doubles, Ints, Longs
+from simfl.arrays import Doubles, Longs
 from simfl.errors import PrivacyError, ProtocolError
 from simfl.privacy import discrete
 from simfl.privacy.additive import Covers, Parts, add
-from simfl.privacy.exact import ROW_BITS, fold, int_type, to_leaf_ints, to_row_ints, to_wide
+from simfl.privacy.exact import to_leaf_ints, to_wide
 from simfl.privacy.ledger import Account
 from simfl.privacy.masks import Masks, told
 from simfl.privacy.noise import Noise, add_noise
 from simfl.privacy.tokens import derive
+from simfl.privacy.words import FORMS, Extremes, Form, Words, can_be, from_bytes, most_steps, split, to_words
+from simfl.training.gradients import Landed
 
 Pair = tuple[Doubles, Doubles]  # sums of gradients and of hessians
 
@@ -74,45 +76,40 @@ class Sealing:
             return wire.pack(np.array(values, dtype=np.float64))
         return wire.pack_wide([v + m for v, m in zip(to_wide(values), drawn, strict=True)])
 
-    def onto_rows(
-        self, sums: Pair, builder: str, question: msg.SumOntoRows, said: bytes
-    ) -> tuple[msg.Array, msg.Array]:
+    def onto_rows(self, landed: Landed, builder: str, question: msg.SumOntoRows, said: bytes) -> msg.Array:
         """Gradients and hessians summed onto the rows of a builder."""
+        sums = landed.sums
         if self.noise:
             self._release("rows", Fraction(1, self.noise.most_rows), self.noise.row)
-            sums = _noisy(sums, self.noise.row)
+            sums = np.stack(_noisy((sums[..., 0], sums[..., 1]), self.noise.row), axis=-1)
         self._note_noise()
-        bits = (ROW_BITS, question.hessian_bits)
-        ints = [
-            to_row_ints(values, exponent, n, self.n_parties)
-            for values, exponent, n in zip(sums, question.exponents, bits, strict=True)
-        ]
-        drawn = self._row_masks(ints, builder, question, said)
+        words = to_words(sums, landed.tokens, question.exponents, FORMS[question.word_bytes], self.n_parties)
+        drawn = self._row_masks(len(words), builder, question, said)
         self._note_masks(drawn)
-        G, H = _masked(ints, drawn)
-        return wire.pack(G), wire.pack(H, int_type(question.hessian_bits))
+        return wire.pack_words(words if drawn is None else words + drawn, question.word_bytes, sums.shape[:-1])
 
-    def opened(self, question: msg.Grow, builder: str, shape: tuple[int, ...], said: bytes) -> list[Ints] | None:
+    def opened(
+        self, question: msg.Grow, builder: str, shape: tuple[int, ...], said: bytes
+    ) -> tuple[Longs, Longs] | None:
         """What the others summed onto this builder's rows, without its masks. None if they sent nothing."""
-        if question.gradients is None or question.hessians is None:
+        if question.sums is None:
             return None
-        both = zip((question.gradients, question.hessians), (ROW_BITS, question.hessian_bits), strict=True)
-        sums = [wire.unpack(array, int_type(bits), shape) for array, bits in both]
-        masked = _masked(sums, self._row_masks(sums, builder, question, said))  # which removes the last ones
-        G, H = (fold(part, bits) for part, bits in zip(masked, (ROW_BITS, question.hessian_bits), strict=True))
-        self._check_possible(G, H, question.hessian_bits)
-        return [G, np.maximum(H, 0) if self.noise else H]  # noise can make a hessian negative
+        form = FORMS[question.word_bytes]
+        words = from_bytes(wire.bytes_of(question.sums, f"u{form.n_bytes}", shape), form.n_bytes)
+        drawn = self._row_masks(len(words), builder, question, said)
+        G, H = split(words if drawn is None else words + drawn, form)  # which removes the last ones
+        self._check_possible(G, H, form)
+        return G.reshape(shape), (np.maximum(H, 0) if self.noise else H).reshape(shape)  # of noise, a hessian below 0
 
-    def _check_possible(self, G: Ints, H: Ints, hessian_bits: int) -> None:
+    def _check_possible(self, G: Longs, H: Longs, form: Form) -> None:
         """Every other party cuts its sums off, so that all together fit; and no hessian is below zero without noise."""
-        for sums, bits in ((G, ROW_BITS), (H, hessian_bits)):
-            most = (self.n_parties - 1) * (2**bits // self.n_parties)
-            least = 0 if sums is H and not self.noise else -most
-            if sums.size and not least <= int(sums.min()) <= int(sums.max()) <= most:
-                raise ProtocolError(
-                    f"{self.who} received sums onto its rows that are not possible. Somebody sends false sums, and "
-                    "masks hide who. Have every party check its labels and weights."
-                )
+        most = [(self.n_parties - 1) * steps for steps in most_steps(form, self.n_parties)]
+        found = Extremes((int(G.min(initial=0)), int(G.max(initial=0))), (int(H.min(initial=0)), int(H.max(initial=0))))
+        if not can_be(found, most, negative_hessians=self.noise is not None):
+            raise ProtocolError(
+                f"{self.who} received sums onto its rows that are not possible. Somebody sends false sums, and "
+                "masks hide who. Have every party check its labels and weights."
+            )
 
     def per_leaf(self, sums: Sequence[Pair], n_outputs: int, question: msg.SumPerLeaf, said: bytes) -> msg.LeafSums:
         """Gradients and hessians summed per leaf of each tree."""
@@ -198,10 +195,8 @@ class Sealing:
             raise ProtocolError(f"{self.who} was asked for masked sums before keys were exchanged.")
         return self.masks
 
-    def _row_masks(
-        self, sums: Sequence[Ints], builder: str, question: msg.SumOntoRows | msg.Grow, said: bytes
-    ) -> AnyArray | None:
-        """Draw this party's masks for gradients and hessians summed onto the rows of a builder."""
+    def _row_masks(self, n: int, builder: str, question: msg.SumOntoRows | msg.Grow, said: bytes) -> Words | None:
+        """Draw this party's masks for n words of gradients and hessians summed onto the rows of a builder."""
         mask = question.mask
         masks = self._masks(mask)
         if masks is None or mask is None:
@@ -210,8 +205,8 @@ class Sealing:
             raise PrivacyError(
                 f"{self.who} was asked for sums that their builder {builder!r} has no part in. It sends nothing."
             )
-        said = told(said, question.round, question.exponents, question.hessian_bits)
-        return masks.draw(mask, f"rows of {builder}", said, 2 * sums[0].size).reshape(2, *sums[0].shape)
+        said = told(said, question.round, question.exponents, question.word_bytes)
+        return masks.draw_words(mask, f"rows of {builder}", said, n, FORMS[question.word_bytes])
 
     def _masked_leaves(self, sums: Sequence[Longs], question: msg.SumPerLeaf, said: bytes) -> Sequence[Longs]:
         mask = question.mask
@@ -250,12 +245,6 @@ def _noise_of_step(secret: bytes, parts: Parts, number: int, state: bytes) -> tu
     """The key of the noise of one vector in one step, and what is written down of it: others can tell nothing by it."""
     key = derive(secret, "noise", number, state, [hashlib.blake2b(part.tobytes()).digest() for part in parts])
     return key, f"step {number} {derive(key, 'digest')[:16].hex()}"
-
-
-def _masked(sums: Sequence[Ints], drawn: AnyArray | None) -> list[Ints]:
-    if drawn is None:
-        return list(sums)
-    return [(s.view(np.uint32) + m).view(np.int32) for s, m in zip(sums, drawn, strict=True)]
 
 
 def _noisy(sums: Pair, deviations: tuple[float, float]) -> Pair:

@@ -13,7 +13,7 @@ import xgboost as xgb
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Table, smallest_type
+from simfl.arrays import AnyArray, Floats, Ints, Table, smallest_type
 from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
 from simfl.errors import DataError, ProtocolError
@@ -28,8 +28,9 @@ from simfl.privacy.exact import power_above
 from simfl.privacy.masks import told
 from simfl.privacy.noise import plan_noise
 from simfl.privacy.tokens import fresh_order
+from simfl.privacy.words import FORMS
 from simfl.training import cuts, trees
-from simfl.training.gradients import add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
+from simfl.training.gradients import Landed, add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
 from simfl.training.groups import join_small_groups
 from simfl.training.histograms import HistogramGrower, Histogrammed, fits, histogrammed
 from simfl.training.losses import loss_of
@@ -195,15 +196,14 @@ class PartyTraining:
         """Add this party's gradients onto the rows of the builders that its rows resemble."""
         sealing.check(question.mask)
         self.adopt(question.previous)
-        g: dict[str, msg.Array] = {}
-        h: dict[str, msg.Array] = {}
+        sums: dict[str, msg.Array] = {}
         for builder in question.builders:
             similar = self._similar_rows(builder, question)
             if similar is not None:
                 seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
-                sums = self._sum_onto(similar, self.similar.n_rows[builder], seed)
-                g[builder], h[builder] = sealing.onto_rows(sums, builder, question, self._said)
-        return msg.RowSums(round=question.round, gradients=g, hessians=h, scores=self.scores(question.mask, sealing))
+                landed = self._sum_onto(similar, self.similar.n_rows[builder], seed)
+                sums[builder] = sealing.onto_rows(landed, builder, question, self._said)
+        return msg.RowSums(round=question.round, sums=sums, scores=self.scores(question.mask, sealing))
 
     def _similar_rows(self, builder: str, question: msg.SumOntoRows) -> AnyArray | None:
         """The builder's rows that this party's rows resemble: those kept, or those drawn for this tree alone."""
@@ -228,7 +228,7 @@ class PartyTraining:
             return ids.unpacked()
         return ids.to_draw_from(_seed(self.seed, 5, number, self.similar.parties.index(self.name)))
 
-    def _sum_onto(self, similar: Ints, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
+    def _sum_onto(self, similar: Ints, n_rows: int, seed: int) -> Landed:
         """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
         least, near = self.params.min_group or 1, self.similar.near
         self.shown[f"min_group {1 if near is None else least}"] += 1
@@ -236,7 +236,7 @@ class PartyTraining:
             return sum_onto_similar(similar, self.g, self.h, n_rows, seed)
         goes_to = join_small_groups(similar, draw_similar(similar, seed), near, n_rows, least)
         if goes_to is None:
-            return np.zeros((n_rows, self.g.shape[1])), np.zeros((n_rows, self.g.shape[1]))
+            return Landed(np.zeros((n_rows, self.g.shape[1], 2)), np.zeros(n_rows, dtype=np.uint64))
         return sum_onto_similar(goes_to[:, None], self.g, self.h, n_rows, seed)
 
     # --- step 2: the builder grows -----------------------------------------------------------------------------------
@@ -280,9 +280,10 @@ class PartyTraining:
         if question.order is not None and places is not None:  # fresh ids: the sums are in an order of this tree's own
             places = places[fresh_order(question.order, len(places))]
         G, H = sums
+        spare = FORMS[question.word_bytes].spare
         return (
-            weighted(g, G, question.exponents[0], places),
-            weighted(h, H, question.exponents[1], places),
+            weighted(g, G, question.exponents[0], places, spare),
+            weighted(h, H, question.exponents[1], places, spare),
         )
 
     def _apart(self, question: msg.Grow, sealing: Sealing) -> tuple[Floats, Floats]:

@@ -6,7 +6,7 @@ So the same seed gives the same model, whatever the threads or the order of repl
 Long vectors (gradients onto similar rows, gradients per leaf) are in fixed point with a public exponent: the resolution
 is 2 ** exponent. A party first says how large its sums can become, to a power of two (`power_above`); the hub gives out
 the exponent (`resolution`) under which the total over all parties cannot overflow. That must hold for sure, because
-masked sums are taken modulo 2 ** 24, 2 ** 32 or 2 ** 64.
+masked sums are taken modulo a power of two. Sums onto rows are in `words.py`.
 
 The few sums whose size nobody knows beforehand (moments of features, sums of labels, metrics) are doubles, added up
 exactly and rounded once. Masked, they are wide: integers of 512 bits, which hold any sum of float32 values and their
@@ -21,11 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from simfl.arrays import Doubles, Ints, Longs, read_only
+from simfl.arrays import Doubles, Longs
 
-ROW_BITS = 31  # sums onto rows: as wide as the paper's float
-SHORT_BITS = 23  # three bytes: for hessians, as long as that is fine enough
-FINE_ENOUGH = 2.0**-10  # of the largest hessian of a row
 LEAF_BITS = 62  # sums per leaf: int64
 FINEST = -1000  # no finer grid: its inverse must still be a number
 WIDE_BYTES = 64
@@ -46,74 +43,31 @@ def resolution(bounds: Iterable[float], bits: int) -> int:
 
 
 def power_above(bound: float) -> float:
-    """The power of two above a bound: all that others have to know of it.
+    """The smallest power of two that is not below a bound: all that others have to know of it.
 
-    >>> power_above(5.0), power_above(0.0)
-    (8.0, 0.0)
+    >>> power_above(5.0), power_above(1.0), power_above(0.0)
+    (8.0, 1.0, 0.0)
     """
-    return math.ldexp(1.0, math.frexp(bound)[1]) if bound > 0 else 0.0
-
-
-def int_type(bits: int) -> Any:
-    """The type in which numbers of this many bits and a sign travel.
-
-    >>> int_type(31), int_type(23)
-    ('i4', 'i3')
-    """
-    return "i3" if bits == SHORT_BITS else "i4"
-
-
-def to_row_ints(values: Doubles, exponent: int, bits: int, n_parties: int = 1) -> Ints:
-    """Round to the grid, as int32: the numbers of `n_parties` can be added up within `bits`."""
-    ints: Ints = _encode(values, exponent, bits, np.int32, n_parties)
-    return ints
+    fraction, exponent = math.frexp(bound)
+    return math.ldexp(1.0, exponent - (fraction == 0.5)) if bound > 0 else 0.0
 
 
 def to_leaf_ints(values: Doubles, exponent: int, n_parties: int = 1) -> Longs:
     """Round to the grid, as int64: the numbers of `n_parties` can be added up."""
-    ints: Longs = _encode(values, exponent, LEAF_BITS, np.int64, n_parties)
+    # A value beyond its announced bound is cut off: a wrong digit is better than a sum that wraps around.
+    largest = math.floor((2**LEAF_BITS - 2 ** (LEAF_BITS - 52)) / n_parties)
+    ints = np.empty(values.shape, dtype=np.int64)
+    _round(values.ravel(), math.ldexp(1.0, -max(exponent, FINEST)), float(largest), ints.ravel())
     return ints
 
 
 def from_ints(values: npt.NDArray[Any], exponent: int) -> Doubles:
     """Back to real numbers.
 
-    >>> from_ints(to_row_ints(np.array([0.25, -1.5]), -20, bits=31), -20)
+    >>> from_ints(to_leaf_ints(np.array([0.25, -1.5]), -20), -20)
     array([ 0.25, -1.5 ])
     """
     return np.ldexp(values.astype(np.float64), exponent)
-
-
-def to_three_bytes(values: Ints) -> npt.NDArray[np.uint8]:
-    """The low three bytes of each number, the lowest first: the number modulo 2 ** 24.
-
-    >>> to_three_bytes(np.array([1, -1], dtype=np.int32))
-    array([  1,   0,   0, 255, 255, 255], dtype=uint8)
-    """
-    data = np.empty(3 * len(values), dtype=np.uint8)
-    _cut(read_only(values), data)
-    return data
-
-
-def from_three_bytes(data: npt.NDArray[np.uint8]) -> Ints:
-    """Back to numbers from -2 ** 23 to 2 ** 23 - 1.
-
-    >>> from_three_bytes(np.array([1, 0, 0, 255, 255, 255], dtype=np.uint8))
-    array([ 1, -1], dtype=int32)
-    """
-    values = np.empty(len(data) // 3, dtype=np.int32)
-    _extend(read_only(data), values)
-    return values
-
-
-def fold(values: Ints, bits: int) -> Ints:
-    """Sums that were taken modulo a power of two, as the signed numbers of `bits` that they stand for.
-
-    >>> fold(np.array([2**24 - 1, 5], dtype=np.int32), bits=23)
-    array([-1,  5], dtype=int32)
-    """
-    spare = 31 - bits
-    return values if spare == 0 else values << spare >> spare
 
 
 # --- wide numbers ----------------------------------------------------------------------------------------------------
@@ -155,54 +109,8 @@ def wide_total(vectors: Iterable[Sequence[int]]) -> list[float]:
     return from_wide([sum(column) for column in zip(*vectors, strict=True)])
 
 
-def add_up(total: npt.NDArray[np.uint32], values: Ints) -> int:
-    """Add integers to a total, modulo 2 ** 32. Returns the largest of them, whatever its sign.
-
-    >>> total = np.zeros(2, dtype=np.uint32)
-    >>> add_up(total, np.array([5, -7], dtype=np.int32)), total.view(np.int32)
-    (7, array([ 5, -7], dtype=int32))
-    """
-    return int(_add_up(total.ravel(), read_only(values.ravel())))
-
-
-def _encode(values: Doubles, exponent: int, bits: int, dtype: Any, n_parties: int) -> Any:
-    # A value beyond its announced bound is cut off: a wrong digit is better than a sum that wraps around.
-    largest = math.floor((2**bits - 2 ** max(bits - 52, 0)) / n_parties)
-    encoded = np.empty(values.shape, dtype=np.int64)
-    _round(values.ravel(), math.ldexp(1.0, -max(exponent, FINEST)), float(largest), encoded.ravel())
-    return encoded.astype(dtype, copy=False)
-
-
-# --- the kernels, each for one kind of array -------------------------------------------------------------------------
-
-
 @njit(nogil=True, cache=True)
 def _round(values, scale, largest, out):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
         steps = np.rint(values[i] * scale)
         out[i] = largest if steps > largest else -largest if steps < -largest else steps
-
-
-@njit(nogil=True, cache=True)
-def _add_up(total, values):  # type: ignore[no-untyped-def]
-    least, most = np.int64(0), np.int64(0)
-    for i in range(len(values)):
-        value = np.int64(values[i])
-        least, most = value if value < least else least, value if value > most else most
-        total[i] += np.uint32(values[i])
-    return most if most > -least else -least
-
-
-@njit(nogil=True, cache=True)
-def _cut(values, data):  # type: ignore[no-untyped-def]
-    for i in range(len(values)):
-        data[3 * i] = values[i] & 255
-        data[3 * i + 1] = (values[i] >> 8) & 255
-        data[3 * i + 2] = (values[i] >> 16) & 255
-
-
-@njit(nogil=True, cache=True)
-def _extend(data, values):  # type: ignore[no-untyped-def]
-    for i in range(len(values)):
-        low = np.int32(data[3 * i]) | (np.int32(data[3 * i + 1]) << 8)
-        values[i] = low | (np.int32(np.int8(data[3 * i + 2])) << 16)

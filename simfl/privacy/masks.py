@@ -24,6 +24,7 @@ from simfl.privacy.additive import Parts, add, n_bytes, of_stream, subtract
 from simfl.privacy.exact import WIDE_BYTES, wide_from_bytes
 from simfl.privacy.keys import Keys
 from simfl.privacy.tokens import KeyStream, derive
+from simfl.privacy.words import Form, Words, add_bytes
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -51,6 +52,14 @@ class Masks:
         total = np.zeros(n, dtype=dtype)
         for sign, stream in self._streams((mask, purpose, said), total.nbytes):
             (np.add if sign > 0 else np.subtract)(total, np.frombuffer(stream, dtype=dtype), out=total)
+        return total
+
+    def draw_words(self, mask: Masking, purpose: str, said: bytes, n: int, form: Form) -> Words:
+        """The same for n words of this form: what they have above their bytes means nothing."""
+        self._check(mask, purpose)
+        total = np.zeros(n, dtype=np.uint64)
+        for sign, stream in self._streams((mask, purpose, said), n * form.n_bytes):
+            add_bytes(total, stream, form, sign)
         return total
 
     def draw_wide(self, mask: Masking, purpose: str, said: bytes, n: int) -> list[int]:

@@ -1,15 +1,25 @@
 """Gradients of one party's rows, summed onto the rows of another party that they resemble: the core of stage 2."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, read_only
-from simfl.preprocessing.splitmix import STEP, below, mix, row_token
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, read_only
+from simfl.preprocessing.splitmix import STEP, RowTokens, below, mix, row_token
 
 
-def sum_onto_similar(similar_rows: Ints, g: Floats, h: Floats, n_rows: int, seed: int) -> tuple[Doubles, Doubles]:
+class Landed(NamedTuple):
+    """What was added onto the rows of a builder."""
+
+    sums: Doubles  # (rows, outputs, 2): gradients and hessians side by side, so that memory is fetched once
+    tokens: (
+        RowTokens  # a random number per row, from the seed and the rows that were added: in whatever order it stands
+    )
+
+
+def sum_onto_similar(similar_rows: Ints, g: Floats, h: Floats, n_rows: int, seed: int) -> Landed:
     """Gradients and hessians, each row's added onto one of its similar rows among the builder's `n_rows`.
 
     The paper has one similar row. We keep several and draw one for each tree (from its `seed`), so that over many
@@ -17,12 +27,12 @@ def sum_onto_similar(similar_rows: Ints, g: Floats, h: Floats, n_rows: int, seed
     measurably worse.
 
     >>> ones = np.ones((3, 1), dtype=np.float32)
-    >>> sum_onto_similar(np.array([[2], [0], [2]], dtype=np.int32), ones, ones, n_rows=4, seed=0)[0].ravel()
+    >>> sum_onto_similar(np.array([[2], [0], [2]], dtype=np.int32), ones, ones, n_rows=4, seed=0).sums[..., 0].ravel()
     array([1., 0., 2., 0.])
     """
-    sums = np.zeros((n_rows, g.shape[1], 2))  # side by side: a row's sums are fetched from memory together
-    _sum_onto_similar(similar_rows, np.uint64(seed), g, h, sums)
-    return sums[..., 0], sums[..., 1]
+    landed = Landed(np.zeros((n_rows, g.shape[1], 2)), np.zeros(n_rows, dtype=np.uint64))
+    _sum_onto_similar(similar_rows, np.uint64(seed), g, h, *landed)
+    return landed
 
 
 def draw_similar(similar_rows: Ints, seed: int) -> Ints:
@@ -40,19 +50,19 @@ def draw_by_name(similar_rows: AnyArray, names: AnyArray, seed: int) -> AnyArray
     return drawn
 
 
-def weighted(own: Floats, sums: Ints, exponent: int, places: Ints | None) -> Floats:
+def weighted(own: Floats, sums: Longs, exponent: int, places: Ints | None, spare: int = 0) -> Floats:
     """The paper's weighted gradients: the builder's own plus the sums of the others, on one grid.
 
     On a grid sums are exact, so that the tree does not depend on the number of threads. `places`: the row that each of
-    the sums belongs to; None: they are in the order of the rows.
+    the sums belongs to; None: they are in the order of the rows. The builder's own numbers have `spare` more bits.
 
-    >>> weighted(np.array([[0.3], [0.7]], dtype=np.float32), np.array([[1], [2]], dtype=np.int32), -2, np.array([1, 0]))
-    array([[0.75],
-           [1.  ]], dtype=float32)
+    >>> own, sums = np.array([[0.3], [0.7]], dtype=np.float32), np.array([[1], [2]])
+    >>> weighted(own, sums, -2, np.array([1, 0])).ravel(), weighted(own, sums, -2, np.array([1, 0]), spare=2).ravel()
+    (array([0.75, 1.  ], dtype=float32), array([0.8125, 0.9375], dtype=float32))
     """
     total = np.empty_like(own)
     rows = np.arange(len(own), dtype=np.int32) if places is None else places
-    _add_on_grid(own, read_only(sums), rows, math.ldexp(1.0, exponent), total)
+    _add_on_grid(own, sums, rows, math.ldexp(1.0, exponent - spare), 1 << spare, total)
     return total
 
 
@@ -80,20 +90,22 @@ def _draw(similar, seed, drawn):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _sum_onto_similar(similar, seed, g, h, sums):  # type: ignore[no-untyped-def]
+def _sum_onto_similar(similar, seed, g, h, sums, tokens):  # type: ignore[no-untyped-def]
     for i in range(similar.shape[0]):
-        row = similar[i, below(row_token(seed, i), similar.shape[1])]
+        token = row_token(seed, i)
+        row = similar[i, below(token, similar.shape[1])]
+        tokens[row] += mix(token + STEP)
         for output in range(g.shape[1]):
             sums[row, output, 0] += g[i, output]
             sums[row, output, 1] += h[i, output]
 
 
 @njit(nogil=True, cache=True)
-def _add_on_grid(own, sums, places, grid, total):  # type: ignore[no-untyped-def]
+def _add_on_grid(own, sums, places, grid, times, total):  # type: ignore[no-untyped-def]
     for i in range(len(places)):
         row = places[i]
         for output in range(own.shape[1]):
-            total[row, output] = (np.rint(np.float64(own[row, output]) / grid) + sums[i, output]) * grid
+            total[row, output] = (np.rint(np.float64(own[row, output]) / grid) + times * sums[i, output]) * grid
 
 
 @njit(nogil=True, cache=True)

@@ -129,11 +129,7 @@ def test_label_sums_of_a_regression_must_be_possible():
 
 def without(builder):
     def lie(reply):
-        return replace(
-            reply,
-            gradients={b: a for b, a in reply.gradients.items() if b != builder},
-            hessians={b: a for b, a in reply.hessians.items() if b != builder},
-        )
+        return replace(reply, sums={b: a for b, a in reply.sums.items() if b != builder})
 
     return lie
 
@@ -149,14 +145,9 @@ def test_two_parties_cannot_leave_each_other_out_either():
         run(msg.RowSums, without("p0"), members=parties(40, 30), masked=True)
 
 
-def test_gradients_come_with_hessians():
-    with pytest.raises(ProtocolError, match=r"Party 'p1' .*no sums onto the rows of \['p0'\]"):
-        run(msg.RowSums, lambda r: replace(r, hessians={}), masked=True)
-
-
 def test_sums_that_nobody_asked_for_are_refused():
     def lie(reply):
-        return replace(reply, gradients=reply.gradients | {"p2": next(iter(reply.gradients.values()))})
+        return replace(reply, sums=reply.sums | {"p2": next(iter(reply.sums.values()))})
 
     with pytest.raises(ProtocolError, match=r"Party 'p1' .*\['p2'\], which nobody asked for"):
         run(msg.RowSums, lie)
@@ -166,20 +157,28 @@ def test_the_liar_is_named_and_not_the_party_after_it():
     """The first reply that came does not decide which shape the others must have."""
 
     def lie(reply):
-        short = {b: replace(a, shape=(1, 1), data=a.data[:4]) for b, a in reply.gradients.items()}
-        return replace(reply, gradients=short)
+        short = {b: replace(a, shape=(1, 1), data=a.data[: int(a.dtype[1])]) for b, a in reply.sums.items()}
+        return replace(reply, sums=short)
 
     with pytest.raises(ProtocolError, match="Party 'p0' sent an invalid message: An array"):
         run(msg.RowSums, lie, who="p0")
 
 
-def test_sums_onto_rows_stay_within_their_bounds():
+@pytest.mark.parametrize("word", [b"\xff\xff\x7f", b"\x00\x00\x80", b"\xff\x07\x00"])  # gradients, and a hessian
+def test_sums_onto_rows_stay_within_their_bounds(word):
     def lie(reply):
-        large = {b: wire.pack(np.full(a.shape, 2**31 - 1, dtype=np.int32)) for b, a in reply.gradients.items()}
-        return replace(reply, gradients=large)
+        return replace(reply, sums={b: replace(a, data=word * (len(a.data) // 3)) for b, a in reply.sums.items()})
 
     with pytest.raises(ProtocolError, match=r"Party 'p1' .*sums onto rows beyond the bounds"):
         run(msg.RowSums, lie)
+
+
+def test_no_hessian_is_below_zero_where_none_can_be():
+    def lie(reply):
+        return replace(reply, sums={b: replace(a, data=b"\xff" * len(a.data)) for b, a in reply.sums.items()})
+
+    with pytest.raises(ProtocolError, match=r"Party 'p1' .*sums onto rows beyond the bounds"):
+        run(msg.RowSums, lie, recipe="paper")
 
 
 # --- leaves ----------------------------------------------------------------------------------------------------------

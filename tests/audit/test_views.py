@@ -9,6 +9,7 @@ from simfl.audit import views
 from simfl.audit.scenario import ATTACKER, VICTIM, Scenario
 from simfl.params import NAMES
 from simfl.privacy.tokens import fresh_order
+from simfl.privacy.words import FORMS, from_bytes, split
 from simfl.training.losses import loss_named
 from tests.wire import Recorder, places, sessions, train
 
@@ -22,7 +23,7 @@ def recorded():
     scenario = Scenario(X, y, 2, 7, dict(SHARED))
     parties = [simfl.Party(f"party {i}", scenario.X[rows], scenario.y[rows]) for i, rows in enumerate(scenario.members)]
     seen = Recorder(sessions(parties))
-    train(seen, n_trees=2, random_state=7, **SHARED)
+    train(seen, n_trees=2, random_state=7, leaf_values="builder", **SHARED)  # sums onto rows as exact as they can be
     return scenario, seen.log
 
 
@@ -44,11 +45,9 @@ def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
     scenario, heard = recorded
     # The victim builds the first tree, so that round's sums come from the attacker's rows: their labels are read here.
     message, reply = find(heard, f"party {ATTACKER}", msg.RowSums)
-    n = len(scenario.victim)
-    gradients, hessians = (
-        wire.unpack(arrays[f"party {VICTIM}"], dtype, (n, 1))
-        for arrays, dtype in ((reply.gradients, "i4"), (reply.hessians, "i3"))
-    )
+    array, form = reply.sums[f"party {VICTIM}"], FORMS[message.word_bytes]
+    assert array.shape == (len(scenario.victim), 1)
+    gradients, hessians = (part[:, None] for part in split(from_bytes(array.data, form.n_bytes), form))
     view = views.RowSumsView(gradients, hessians, message.exponents, "binary:logistic", scenario.start)
     labels = scenario.y[scenario.attacker]
     assert view.members().sum() == len(labels)

@@ -7,9 +7,9 @@ from scipy import sparse
 
 import simfl
 from simfl import messages as msg
-from simfl import wire
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError
-from simfl.hub.precision import Precision
+from simfl.hub.precision import Precision, ordinary
+from simfl.params import train_params
 from simfl.transport.local import LocalTransport
 from tests.wire import (
     bits,
@@ -18,6 +18,7 @@ from tests.wire import (
     model_bits,
     parties,
     recorded,
+    row_sums,
     rows,
     sessions,
     similar_rows,
@@ -187,8 +188,7 @@ def test_every_gradient_lands_exactly_once_at_the_builder():
     sums = [hop for hop in seen.log if isinstance(hop[2], msg.RowSums)]
     assert sorted(party for party, _, _ in sums) == ["p1", "p2"]
     for party, message, reply in sums:
-        g = np.ldexp(wire.unpack(reply.gradients["p0"], "i4", (40, 1)).astype(float), message.exponents[0])
-        h = np.ldexp(wire.unpack(reply.hessians["p0"], "i3", (40, 1)).astype(float), message.exponents[1])
+        g, h = row_sums(reply.sums["p0"], message)
         assert g.sum() == pytest.approx(-labels[party].sum(), abs=1e-6)
         assert h.sum() == len(labels[party])
 
@@ -417,7 +417,7 @@ def test_traffic_is_counted_as_it_travels():
     model = simfl.train(parties(80, 50), **QUICK)
     sent = model.traffic["p1"]["sent"]
     assert sent["HiddenRows"] > 50 * 5
-    assert sent["RowSums"] > 3 * 80 * 8  # three of six trees are built by the other, 8 bytes per row of it
+    assert 3 * 80 * 3 < sent["RowSums"] < 3 * 80 * 5  # three of six trees are built by the other, 3 bytes per row of it
     assert model.n_bytes == sum(n for p in model.traffic.values() for w in p.values() for n in w.values())
     ready = simfl.prepare(parties(80, 50), random_state=0)
     assert "HiddenRows" not in simfl.train(ready, **QUICK).traffic["p1"]["sent"]
@@ -476,11 +476,63 @@ def test_a_column_that_does_not_vary_does_no_harm(table, labels):
     assert simfl.train(members, **QUICK).n_trees == 6
 
 
-@pytest.mark.parametrize(("uses", "bits"), [(40, 23), (5000, 31)])
-def test_hessians_take_three_bytes_only_while_that_is_fine_enough(uses, bits):
+def announced(n_parties):
+    total = {"total_gradient": 1024.0, "total_hessian": 256.0}
+    return {f"p{i}": msg.Started(gradient=1.0, hessian=0.25, **total) for i in range(n_parties)}
+
+
+@pytest.mark.parametrize(
+    ("n_parties", "uses", "word_bytes"), [(2, 40, 3), (10, 80, 3), (10, 150, 4), (10, 2000, 8), (50, 80, 4)]
+)
+def test_sums_that_only_find_splits_take_as_many_bytes_as_keep_ordinary_rows_visible(n_parties, uses, word_bytes):
+    started = announced(n_parties)
+    usual = ordinary(started, dict.fromkeys(started, 1000), train_params())
+    assert usual == (1.0, 0.25)
+    found = Precision(started, ordinary=usual, n_neighbors=5).onto_rows(dict.fromkeys(started, uses))
+    assert found.word_bytes == word_bytes
+    assert found.exponents[0] <= -4
+    assert found.exponents[1] <= -4
+
+
+@pytest.mark.parametrize(("weight", "word_bytes"), [(1.0, 3), (8.0, 4), (64.0, 7)])
+def test_rows_of_little_weight_stay_visible_beside_heavy_ones(weight, word_bytes):
+    heavy = msg.Started(gradient=weight, hessian=0.25 * weight, total_gradient=1024.0, total_hessian=256.0)
+    started = announced(2) | {"heavy": heavy}  # one row of it
+    usual = ordinary(started, dict.fromkeys(started, 1000), train_params())
+    found = Precision(started, ordinary=usual, n_neighbors=5).onto_rows(dict.fromkeys(started, 40))
+    assert found.word_bytes == word_bytes
+    assert found.exponents[0] <= -4
+
+
+@pytest.mark.parametrize(
+    "params", [{"recipe": "paper"}, {"leaf_values": "builder"}, {"objective": "reg:squarederror"}, {"epsilon": 5.0}]
+)
+def test_sums_are_exact_where_more_than_splits_depends_on_them(params):
+    seen = recorded(regression(60, 50) if "objective" in params else parties(60, 50))
+    train(seen, n_trees=2, random_state=0, **params)
+    words = {m.word_bytes for _, m, _ in seen.log if isinstance(m, msg.SumOntoRows)}
+    assert words <= {7, 8}
+
+
+def regression(*sizes):
+    return [simfl.Party(p.name, p.rows.X, p.rows.X[:, 0] * 3.0) for p in parties(*sizes)]
+
+
+@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"ids": "fresh"}, {"min_group": 2}])
+def test_what_is_rounded_at_random_is_the_same_in_every_run(more):
+    """Blind matching shuffles the rows anew in every run: that decides nothing."""
+    members = parties(200, 150, 100)
+    settings = {"n_trees": 8, "rematch": 3, "random_state": 0, **more}
+    one = simfl.train(members, **settings)
+    assert model_bits(simfl.train(members, **settings)) == model_bits(one)
+    assert model_bits(simfl.train(members, masked=True, **settings)) == model_bits(one)
+
+
+@pytest.mark.parametrize(("uses", "word_bytes"), [(40, 7), (5000, 8)])
+def test_hessians_take_three_bytes_only_while_that_is_fine_enough(uses, word_bytes):
     started = {
         f"p{i}": msg.Started(gradient=2.0, hessian=0.5, total_gradient=1e5, total_hessian=1e5) for i in range(10)
     }
     found = Precision(started).onto_rows(dict.fromkeys(started, uses))
-    assert found.hessian_bits == bits
+    assert found.word_bytes == word_bytes
     assert 2.0 ** found.exponents[1] <= 0.5 * 2**-10  # small hessians do not vanish

@@ -10,6 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 
@@ -20,6 +21,7 @@ from simfl.party import sealing
 from simfl.privacy import ledger as ledgers
 from simfl.privacy.ledger import Account, Event, Ledger, Limit, TableFacts, event_of
 from simfl.privacy.noise import multiplier, plan_noise
+from simfl.training.gradients import Landed
 from tests.adversary.lying import STUDY, halted, sessions
 from tests.wire import Recorder, train
 
@@ -183,7 +185,7 @@ def test_a_release_is_on_the_disk_before_its_noise_is_drawn(tmp_path, monkeypatc
 
     monkeypatch.setattr(sealing, "add_noise", die)
     with pytest.raises(KeyboardInterrupt):
-        exit_of(one).onto_rows(([1.0], [1.0]), "south", None, b"")
+        exit_of(one).onto_rows(Landed(np.ones((1, 1, 2)), np.zeros(1, np.uint64)), "south", None, b"")
     with account(tmp_path).releases() as shares:
         assert shares == {"rows": Fraction(1, 6)}
 

@@ -11,7 +11,7 @@ import simfl
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import DataError, PrivacyError, PrivacyWarning
-from tests.wire import by_party, model_bits, parties, recorded, rows, train
+from tests.wire import by_party, model_bits, parties, recorded, row_sums, rows, train
 
 # --- small groups ----------------------------------------------------------------------------------------------------
 
@@ -24,8 +24,8 @@ def group_sizes(min_group, **more):
     found = []
     for party, message, reply in seen.log:
         if isinstance(reply, msg.RowSums):
-            for array in reply.hessians.values():
-                sums = np.ldexp(wire.unpack(array, array.dtype, array.shape).astype(float), message.exponents[1])
+            for array in reply.sums.values():
+                _, sums = row_sums(array, message)
                 found.append((party, np.rint(sums[sums != 0]).astype(int)))
     return found
 

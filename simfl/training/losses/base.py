@@ -31,6 +31,7 @@ class Loss:
     metrics: tuple[str, ...]  # all of them
     asked: tuple[str, ...] = ()  # `eval_metric`
     limits: Bounds = (UNBOUNDED, UNBOUNDED)  # no row's gradient and hessian is larger, for weight one
+    ordinary: ClassVar[Bounds | None] = None  # of classes: what most rows' gradients and hessians are to be measured by
     signed: ClassVar[tuple[bool, ...]] = (True,)  # of each of `label_parts`: whether it can be below zero
     needs_spread: ClassVar[bool] = False  # of the labels, from the same sums as the start value
     gives_probabilities: ClassVar[bool] = True  # XGBoost predicts what `predicted` says, without being asked

@@ -18,6 +18,7 @@ class Logistic(Loss):
 
     labels = "classes"
     metrics = ("logloss", "error")
+    ordinary = (1.0, 0.25)
 
     def __init__(self, scale_pos_weight: float = 1.0) -> None:
         self.factor = np.float32(scale_pos_weight)  # a row of the second class counts this many times
@@ -90,6 +91,7 @@ class Softprob(Loss):
     labels, is_multi = "classes", True
     metrics = ("mlogloss", "merror")
     limits = (1.0, 0.5)
+    ordinary = limits
 
     def start(self, label_sums: Sequence[float], weight: float) -> Doubles:
         logs = np.log(np.maximum(np.array(label_sums), EPS) / weight)

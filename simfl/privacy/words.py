@@ -1,0 +1,182 @@
+"""Gradients and hessians summed onto rows, as words: a gradient in the upper bits of each, a hessian in the lower.
+
+One addition adds both, modulo 2 ** (8 * bytes), in which masks cancel. Every party cuts its sums off at its part of the
+range, so that the total of all parties fits.
+
+Words have 8 bytes, or 7 where three are fine enough for hessians: numbers are rounded to the nearest. Where leaf values
+come from exact sums of all parties, sums onto rows only have to find splits. Then 4 or 3 bytes do, if a number is
+rounded at random, up or down, so that it is right on average (quantised training, arXiv 2207.09682). What decides
+follows from the seed of the training and from the rows that were added, and not from the order in which a builder's
+rows stand, which blind matching shuffles: the same training gives the same bits everywhere. Not in the paper.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from simfl.arrays import Doubles, Longs
+from simfl.preprocessing.splitmix import RowTokens, row_token
+from simfl.privacy.exact import FINEST
+
+Words = npt.NDArray[np.uint64]
+Pair = tuple[int, int]  # of gradients and of hessians
+
+
+class Form(NamedTuple):
+    """What the bits of a word mean."""
+
+    n_bytes: int
+    gradient_bits: int  # beside the sign
+    hessian_bits: int  # beside the sign, if there is one
+    signed_hessians: bool
+    spare: int  # how many more bits the builder's own numbers have
+
+    @property
+    def shift(self) -> int:
+        """Where the gradient begins."""
+        return self.hessian_bits + self.signed_hessians
+
+    @property
+    def at_random(self) -> bool:
+        """Whether numbers are rounded at random."""
+        return self.spare > 0
+
+
+FORMS: Final = {
+    form.n_bytes: form
+    for form in (
+        Form(3, 12, 11, signed_hessians=False, spare=16),
+        Form(4, 15, 16, signed_hessians=False, spare=16),
+        Form(7, 31, 23, signed_hessians=True, spare=0),
+        Form(8, 31, 31, signed_hessians=True, spare=0),
+    )
+}
+
+
+class Extremes(NamedTuple):
+    """The smallest and the largest of some sums."""
+
+    gradients: Pair
+    hessians: Pair
+
+
+def most_steps(form: Form, n_parties: int) -> Pair:
+    """How many steps of the grid one party's sums can have, so that those of all fit.
+
+    >>> most_steps(FORMS[4], 10)
+    (3276, 6553)
+    """
+    return (2**form.gradient_bits - 1) // n_parties, (2**form.hessian_bits - 1) // n_parties
+
+
+def to_words(sums: Doubles, tokens: RowTokens, exponents: Pair, form: Form, n_parties: int = 1) -> Words:
+    """Round the sums (rows, outputs, 2) to the grid: the words of `n_parties` can be added up.
+
+    `tokens`: a random number per row, which decides where rounding is at random. A sum beyond its bounds is cut off: a
+    wrong digit is better than a sum that wraps around.
+
+    >>> words = to_words(np.array([[[-1.5, 0.25]]]), np.zeros(1, dtype=np.uint64), (-2, -4), FORMS[8])
+    >>> split(words, FORMS[8])
+    (array([-6]), array([4]))
+    """
+    words = np.empty(sums.shape[:2], dtype=np.uint64)
+    scales = np.ldexp(1.0, -np.maximum(exponents, FINEST))
+    most = np.array(most_steps(form, n_parties), dtype=np.float64)
+    _to_words(sums, tokens, scales, most, form.shift, form.at_random, words)
+    return words.ravel()
+
+
+def to_bytes(words: Words, n_bytes: int) -> bytes:
+    r"""The low bytes of each word, the lowest first.
+
+    >>> to_bytes(np.array([1, 2**64 - 1], dtype=np.uint64), 3)
+    b'\x01\x00\x00\xff\xff\xff'
+    """
+    if n_bytes == 8:
+        return words.tobytes()
+    data = np.empty(n_bytes * len(words), dtype=np.uint8)
+    _cut(words, n_bytes, data)
+    return data.tobytes()
+
+
+def add_bytes(total: Words, data: bytes, form: Form, sign: int = 1) -> Extremes:
+    """Add (or subtract) the words behind these bytes; returns the extremes of the sums in them."""
+    found = np.zeros(4, dtype=np.int64)
+    _add(total, np.frombuffer(data, dtype=np.uint8), form.n_bytes, form.shift, form.signed_hessians, sign, found)
+    low_g, high_g, low_h, high_h = found.tolist()
+    return Extremes((low_g, high_g), (low_h, high_h))
+
+
+def from_bytes(data: bytes, n_bytes: int) -> Words:
+    """The words behind these bytes."""
+    words = np.zeros(len(data) // n_bytes, dtype=np.uint64)
+    add_bytes(words, data, Form(n_bytes, 0, 8, signed_hessians=False, spare=0))
+    return words
+
+
+def split(words: Words, form: Form) -> tuple[Longs, Longs]:
+    """The gradients and hessians in words, whatever is in the bytes above."""
+    above = 64 - 8 * form.n_bytes
+    whole = words.view(np.int64) << above >> above
+    H = whole & (2**form.shift - 1)
+    if form.signed_hessians:
+        H -= H >> (form.shift - 1) << form.shift
+    return (whole - H) >> form.shift, H
+
+
+def can_be(found: Extremes, most: Sequence[int], *, negative_hessians: bool) -> bool:
+    """Whether these sums are within the bounds of one party, or of several."""
+    (low_g, high_g), (low_h, high_h) = found
+    return (
+        -most[0] <= low_g and high_g <= most[0] and (-most[1] if negative_hessians else 0) <= low_h <= high_h <= most[1]
+    )
+
+
+@njit(nogil=True, cache=True)
+def _to_words(sums, tokens, scales, most, shift, at_random, words):  # type: ignore[no-untyped-def]
+    for row in range(words.shape[0]):
+        for output in range(words.shape[1]):
+            g, h = sums[row, output, 0] * scales[0], sums[row, output, 1] * scales[1]
+            if at_random:
+                token = row_token(tokens[row], output)  # one half of it for each
+                g = np.floor(g + (token >> np.uint64(32)) * 2.0**-32)
+                h = np.floor(h + (token & np.uint64(0xFFFFFFFF)) * 2.0**-32)
+            else:
+                g, h = np.rint(g), np.rint(h)
+            g = most[0] if g > most[0] else -most[0] if g < -most[0] else g
+            h = most[1] if h > most[1] else -most[1] if h < -most[1] else h
+            words[row, output] = (np.uint64(np.int64(g)) << np.uint64(shift)) + np.uint64(np.int64(h))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _parts(word, n_bytes, shift, signed):  # type: ignore[no-untyped-def]
+    above = np.uint64(64 - 8 * n_bytes)
+    whole = np.int64(word << above) >> np.int64(above)
+    h = whole & ((np.int64(1) << np.int64(shift)) - np.int64(1))
+    if signed and h >> np.int64(shift - 1):
+        h -= np.int64(1) << np.int64(shift)
+    return (whole - h) >> np.int64(shift), h
+
+
+@njit(nogil=True, cache=True)
+def _add(total, data, n_bytes, shift, signed, sign, found):  # type: ignore[no-untyped-def]
+    low_g, high_g, low_h, high_h = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for i in range(len(total)):
+        word, at = np.uint64(0), n_bytes * i
+        for byte in range(n_bytes):
+            word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+        g, h = _parts(word, n_bytes, shift, signed)
+        low_g, high_g = g if g < low_g else low_g, g if g > high_g else high_g
+        low_h, high_h = h if h < low_h else low_h, h if h > high_h else high_h
+        total[i] += np.uint64(sign) * word
+    found[0], found[1], found[2], found[3] = low_g, high_g, low_h, high_h
+
+
+@njit(nogil=True, cache=True)
+def _cut(words, n_bytes, data):  # type: ignore[no-untyped-def]
+    for i in range(len(words)):
+        for byte in range(n_bytes):
+            data[n_bytes * i + byte] = words[i] >> np.uint64(8 * byte) & np.uint64(255)
