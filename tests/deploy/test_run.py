@@ -24,7 +24,8 @@ from simfl.deploy import run as runs
 from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
 from simfl.deploy.kits import provision
 from simfl.deploy.orders import Order
-from simfl.deploy.study import read_party_file, read_study, write_examples
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import read_study, write_examples
 from simfl.deploy.tables import open_table
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.hub.journal import Grew, open_journal
