@@ -300,8 +300,8 @@ def _reconnect(kit: Path, run: _Run, loss: HubLost) -> Submitter:
             run.listener.say("connected", "connected to the hub again")
             return found
     raise EngineError(
-        f"{loss}, and did not come back within {duration(WAIT_FOR_HUB)}. All finished trees are kept: start it (simfl "
-        f"hub start), then run `{run.again}`."
+        f"The hub did not come back within {duration(WAIT_FOR_HUB)} ({loss}). All finished trees are kept: start it "
+        f"(simfl hub start), then run `{run.again}`."
     )
 
 
