@@ -62,7 +62,8 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_the_four_hospitals_are_ready_for_one_machine_and_for_four():
-    from simfl.deploy.study import read_party_file, read_study
+    from simfl.deploy.party_file import read_party_file
+    from simfl.deploy.study import read_study
     from simfl.deploy.tables import open_party
 
     home = ROOT / "examples" / "heart"

@@ -223,8 +223,8 @@ def start_party(
 ) -> None:
     """Run a party here, until Ctrl-C. It waits for the hub, connects to it, and waits for trainings."""
     from simfl.deploy.metrics import Watched, serving
+    from simfl.deploy.party_file import read_party_file
     from simfl.deploy.processes import run_party
-    from simfl.deploy.study import read_party_file
 
     kit = Path(read_party_file(party).kit or "kit")
     with serving(Watched(kit, party.resolve().parent / "runs"), metrics_port, metrics_host):

@@ -13,7 +13,8 @@ from simfl.audit.dpia import Filing, Keeping, Leaving, seen_by
 from simfl.audit.findings import Audit
 from simfl.deploy import traces
 from simfl.deploy.check import Checked, check
-from simfl.deploy.study import PartyFile, Study, read_bytes, read_party_file, read_study
+from simfl.deploy.party_file import PartyFile, read_bytes, read_party_file
+from simfl.deploy.study import Study, read_study
 from simfl.privacy.guarantee import guarantee
 from simfl.report.record import versions
 

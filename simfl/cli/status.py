@@ -35,7 +35,7 @@ def status(where: Where = Path(), kit: Kit = None, as_json: AsJson = False) -> N
         _plain(msgspec.json.encode(found).decode())
     else:
         _show_site(found)
-        if found.parties or found.role == "submitter":
+        if found.parties or (found.hub_reachable and found.role == "submitter"):
             console.print(_parties(found))
         console.print(_trainings(found.trainings[:10]))
     if not found.hub_reachable:

@@ -26,12 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-import pandas as pd
-
-from simfl.data import files
 from simfl.errors import DataError, FileError, MissingExtraError, StudyError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from duckdb import DuckDBPyConnection
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -69,6 +67,8 @@ class Source:
         """All columns and rows as they are."""
         path = self.path
         if path is not None:
+            from simfl.data import files
+
             return files.read_frame(path)
         with self._reading(), closing(_connect(self._filled_in)) as connection:
             relation = connection.sql(self._statement(connection))
@@ -81,6 +81,8 @@ class Source:
         """A digest of the file, or of the rows that a folder or a database gives now."""
         path = self.path
         if path is None:
+            import pandas as pd
+
             return hashlib.sha256(pd.util.hash_pandas_object(self.read().astype(str)).to_numpy().data).hexdigest()
         try:
             with path.open("rb") as file:
@@ -191,6 +193,8 @@ def _connect(data: str) -> DuckDBPyConnection:
 def _view(connection: DuckDBPyConnection, path: Path) -> None:
     """A file or a folder of Parquet files as the table `data`."""
     if not path.is_dir():
+        from simfl.data import files
+
         connection.register("data", files.read_frame(path))
         return
     found = sorted(str(file) for file in path.glob("*.parquet"))

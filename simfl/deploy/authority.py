@@ -9,15 +9,18 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from simfl.deploy.study import Study
 from simfl.errors import EngineError, FileError
 from simfl.privacy.certificates import REVOKED, SUBMITTER, is_revoked, name_of, read_revoked
 from simfl.storage import private_folder, write_atomically
+
+if TYPE_CHECKING:
+    from simfl.deploy.study import Study
 
 ROOT_DAYS = 3650
 SITE_DAYS = 360

@@ -16,7 +16,8 @@ from simfl import hub
 from simfl import messages as msg
 from simfl.arrays import AnyArray
 from simfl.data.quality import look_at
-from simfl.deploy.study import PartyFile, Study, approved_study, digest_of, ledger_of, read_bytes, read_party_file
+from simfl.deploy.party_file import PartyFile, read_bytes, read_party_file
+from simfl.deploy.study import Study, approved_study, digest_of, ledger_of
 from simfl.deploy.tables import open_party
 from simfl.errors import SimFLError
 from simfl.params import guarded_columns

@@ -2,7 +2,7 @@
 
 FLARE builds one of the two components here into its own process (`processes.start` names them in the kit's settings).
 At the hub it tells who connects, who leaves and who is lost, and answers `simfl status`. At a party it tells how the
-connection to the hub is, and says goodbye when the party is stopped. Both tell when a training's own process has ended
+connection to the hub is. Both say goodbye when they are stopped, and tell when the process of a training has ended
 before the training did.
 """
 
@@ -39,6 +39,7 @@ from simfl.deploy.answers import (
     versions,
 )
 from simfl.deploy.course import ENDED, STAGE_FILE, Stage, read_stages
+from simfl.deploy.goodbye import hear_of_hub, is_connected, say_goodbye
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.way import hub_of
 from simfl.privacy.certificates import expiry_of
@@ -99,10 +100,17 @@ class HubConnections(_Lasting):
             self.kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
             self.parties = {party.name: party for party in read_connections(self.kit, alive=False)}
             self.begin(fl_ctx, self.look)
+            signal.signal(signal.SIGTERM, self._close)
             tell("listening", f"listening on port {hub_of(self.kit)[1]}")
         elif event_type == EventType.CLIENT_QUIT:
             with self._lock:
                 self._see_off()
+
+    def _close(self, number: int, frame: object) -> None:
+        """Say goodbye to parties and submitters, and end. Whoever asks for it kills this process if that takes long."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # asked twice: once is enough
+        say_goodbye(self.engine.get_cell())
+        os._exit(0)
 
     def look(self) -> None:
         """Tell who has come, gone, or come back."""
@@ -206,8 +214,10 @@ class PartyConnections(_Lasting):
         super().__init__()
         self.hub = "the hub"
         self._site: Any = None
-        self._heard = 0.0
-        self._lost = False
+        self._asked = self._heard = 0.0  # when the hub was asked for a sign of life, and when it last gave one
+        self._lost_at: float | None = None
+        self._hub_stopped = False  # it said so, and what it ran has ended with it
+        self._lock = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         if event_type == EventType.BEFORE_CLIENT_REGISTER:
@@ -220,33 +230,50 @@ class PartyConnections(_Lasting):
             self.hub = f"the hub at {fl_ctx.get_prop(FLContextKey.SERVER_CONFIG)[0]['service']['target']}"
             self._heard, self._site = time.time(), fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             signal.signal(signal.SIGTERM, self._leave)
+            hear_of_hub(self._site.cell, self.hub_gone)
             tell("connected", f"connected to {self.hub}")
         elif event_type == EventType.SYSTEM_START:
             self.begin(fl_ctx, self.look)
+        elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
+            self._asked = time.time()
         elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
-            self._heard = time.time()
+            self._note_answer(time.time())
+
+    def _note_answer(self, now: float) -> None:
+        """The hub has answered, unless there is no connection or FLARE gave up waiting: it says the same of these."""
+        if is_connected(self._site.cell) and now - self._asked < STALE:
+            self._heard = now
 
     def _leave(self, number: int, frame: object) -> None:
         """Say goodbye to the hub, and end. Whoever asks for it kills this process if that takes too long."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # asked twice: once is enough
-        if not self._lost:
+        if self._lost_at is None:
             with contextlib.suppress(Exception):  # the hub may be gone all the same
                 self._site.logout_client(self._site.engine.new_context())
         os._exit(0)
 
+    def hub_gone(self, goodbye: bool) -> None:
+        """The hub was stopped (it said goodbye), or the connection to it broke."""
+        self._hub_stopped |= goodbye
+        self._lose("was stopped by its operator" if goodbye else "is lost: the connection broke")
+
+    def _lose(self, fact: str) -> None:
+        with self._lock:
+            if self._lost_at is None:
+                self._lost_at = time.time()
+                tell("lost", f"{self.hub} {fact}; waiting for it", level=30)
+
     def look(self) -> None:
         """Tell when the hub is silent, and when it answers again."""
-        silent = time.time() - self._heard
-        if silent > STALE and not self._lost:
-            since = datetime.fromtimestamp(self._heard, UTC).astimezone().strftime("%H:%M:%S")
-            tell("lost", f"{self.hub} has not answered since {since}: trying again until it does", level=30)
-        elif silent <= STALE and self._lost:
+        if self._lost_at is not None and self._heard > self._lost_at:
+            self._lost_at, self._hub_stopped = None, False
             tell("connected", f"connected to {self.hub} again")
-        self._lost = silent > STALE
+        elif time.time() - self._heard > STALE:
+            since = datetime.fromtimestamp(self._heard, UTC).astimezone().strftime("%H:%M:%S")
+            self._lose(f"has not answered since {since}")
+        if self._hub_stopped:
+            self._hub_stopped = False
+            for job in self.engine.get_all_job_ids():
+                self.engine.abort_app(job, heartbeat_cleanup=True)  # it would wait for a hub that does not know it
         home = Path(os.environ.get(PARTY_FILE, "party.toml")).parent
         self.tell_ended(set(self.engine.get_all_job_ids()), home / "runs")
-
-
-CLASSES: Final = {
-    side: f"{__name__}.{kind.__name__}" for side, kind in (("server", HubConnections), ("client", PartyConnections))
-}

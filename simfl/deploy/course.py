@@ -103,6 +103,10 @@ class Course:
         self._absent: list[str] = []
         self._save()
 
+    def begin_pace(self) -> None:
+        """Time that passed until now, such as that of a loss, says nothing about the pace."""
+        self._pace = Pace(self.stage.n_trees)
+
     def enter(self, stage: str, text: str = "") -> None:
         """A stage begins. It is said unless it continues."""
         if stage != self.stage.stage:

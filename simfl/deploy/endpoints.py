@@ -30,15 +30,8 @@ from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
 from simfl.deploy.opening import check_unchanged, handshake, read_json
 from simfl.deploy.orders import SEALED, Order, results_of
-from simfl.deploy.study import (
-    PartyFile,
-    Study,
-    approved_study,
-    digest_of,
-    ledger_of,
-    parse_study,
-    read_party_file,
-)
+from simfl.deploy.party_file import PartyFile, read_party_file
+from simfl.deploy.study import Study, approved_study, digest_of, ledger_of, parse_study
 from simfl.deploy.tables import open_table
 from simfl.errors import (
     DataError,

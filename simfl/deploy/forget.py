@@ -23,7 +23,8 @@ import msgspec
 
 from simfl.deploy import traces
 from simfl.deploy.orders import ORDER_FILE
-from simfl.deploy.study import digest_of, read_party_file
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import digest_of
 from simfl.errors import FileError, PrivacyError
 from simfl.storage import append_private, in_use, locked, require_private_file
 

@@ -7,6 +7,8 @@ FLARE's settings in a kit follow from the site's own copy of the study. They are
 a job brings no code, and may name SimFL's two endpoint classes, FLARE's two that run them, and nothing else.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import json
@@ -16,18 +18,19 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from simfl.deploy import authority as ca
 from simfl.deploy.authority import Authority, Site, sites_of
-from simfl.deploy.endpoints import CLASSES
-from simfl.deploy.study import Study
 from simfl.errors import EngineError, FileError, SimFLError, StudyError
 from simfl.privacy.certificates import REVOKED, check_revoked, is_revoked, name_of, read_revoked, role_of
 from simfl.storage import private_folder, require_private, write_atomically
+
+if TYPE_CHECKING:
+    from simfl.deploy.study import Study
 
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
@@ -244,6 +247,8 @@ def _restrict(local: Path, *, is_hub: bool) -> None:
     """Close what FLARE leaves open: no code may come with a job, and only the submitter may start one."""
     if not (local / "authorization.json.default").exists():  # the submitter's kit runs nothing
         return
+    from simfl.deploy.endpoints import CLASSES  # loads what trains; a hub or party that only starts does without
+
     files = ("resources", "authorization", "log_config")
     contents = [json.loads((local / f"{name}.json.default").read_text()) for name in files]
     resources, authorization, log = contents

@@ -26,7 +26,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,7 +34,9 @@ from simfl.deploy.way import hub_of
 from simfl.errors import EngineError, FileError
 from simfl.privacy.certificates import expiry_of
 from simfl.storage import write_atomically
-from simfl.transport.base import Traffic
+
+if TYPE_CHECKING:
+    from simfl.transport.base import Traffic
 
 FIGURES = "figures.json"  # in the folder of a run
 REFUSALS = "refusals.txt"  # in a kit: a line, with the time, for each

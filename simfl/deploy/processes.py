@@ -1,4 +1,7 @@
-"""Processes: start and stop a hub or a party from its kit, one at a time or all of a study on this machine."""
+"""Processes: start and stop a hub or a party from its kit, one at a time or all of a study on this machine.
+
+A process that runs for months, and only waits for another, loads neither FLARE nor a table nor a tree.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,33 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from simfl.data.sources import locate
 from simfl.deploy.answers import PARTY_FILE
-from simfl.deploy.connections import CLASSES
 from simfl.deploy.kits import check_kit, provision
 from simfl.deploy.logs import FLARE_LOG, LOG, Format, Log, Reader
-from simfl.deploy.study import Engine, Study, StudyParty, read_party_file
+from simfl.deploy.party_file import read_party_file
 from simfl.deploy.way import await_hub, hub_of
 from simfl.errors import EngineError, FileError, StudyError
-from simfl.party.session import write_keys
 from simfl.privacy.certificates import expiry_of
-from simfl.privacy.tokens import private_of, secret_of
 from simfl.storage import owned, require_private, write_atomically
 
+if TYPE_CHECKING:
+    from simfl.deploy.study import Study, StudyParty
+
 Commands = Mapping[str, Sequence[str]]
+# What FLARE builds into its process, by name: this process does not load it.
+COMPONENTS = {
+    "server": "simfl.deploy.connections.HubConnections",
+    "client": "simfl.deploy.connections.PartyConnections",
+}
 DAY = 86400.0
 MOST_PARTIES = 10_000  # that may connect
 WARN_DAYS = 30  # before a certificate expires
-GOODBYE = 10.0  # seconds that a party has to say goodbye to the hub
+GOODBYE = 10.0  # seconds that a party has to say goodbye to the hub, and the hub to all
 FREE_PORTS = random.SystemRandom().sample(range(20_000, 32_000), 1000)  # below what systems use by themselves
 
 
@@ -63,7 +71,7 @@ def run_party(party_path: Path, log_format: Format = "text") -> int:
     check_kit(kit)
     with _foreground(kit, own.name, log_format) as log:
         await_hub(kit, log.tell)
-        return _run(kit, {PARTY_FILE: str(party_path.resolve())}, log, GOODBYE)
+        return _run(kit, {PARTY_FILE: str(party_path.resolve())}, log)
 
 
 class _Terminated(BaseException):
@@ -90,7 +98,7 @@ def _foreground(kit: Path, site: str, log_format: Format) -> Iterator[Log]:
                 signal.signal(number, handler)
 
 
-def _run(kit: Path, environment: Mapping[str, str], log: Log, goodbye: float = 0.0) -> int:
+def _run(kit: Path, environment: Mapping[str, str], log: Log) -> int:
     """Run FLARE's process until it ends, which it does not by itself."""
     process, warned = start(kit, environment, log), -math.inf
     try:
@@ -105,7 +113,7 @@ def _run(kit: Path, environment: Mapping[str, str], log: Log, goodbye: float = 0
                 )
                 return status or 1
     finally:
-        stop([process], goodbye)
+        stop([process], GOODBYE)
 
 
 def warn_of_expiry(kit: Path, log: Log) -> None:
@@ -169,7 +177,7 @@ def _settle(kit: Path, side: str) -> None:
     """Write into FLARE's settings what depends on this machine: folders, our component, and one output for all logs."""
     file = kit / "local" / "resources.json"
     resources = json.loads(file.read_text())
-    own = {"id": "simfl", "path": CLASSES[side], "args": {}}
+    own = {"id": "simfl", "path": COMPONENTS[side], "args": {}}
     kept = [part for part in resources["components"] if part["id"] not in ("simfl", "site_log_streamer")]
     resources["components"] = [*kept, own]
     if side == "server":
@@ -203,7 +211,7 @@ def _die_with_parent() -> None:
 
 
 def stop(processes: Iterable[subprocess.Popen[bytes]], goodbye: float = 0.0) -> None:
-    """End processes and everything that they started. A party may take `goodbye` seconds to tell the hub."""
+    """End processes and everything that they started. Each may take `goodbye` seconds to say goodbye."""
     import psutil
 
     started = []
@@ -241,6 +249,8 @@ class LocalProcesses:
         missing = [party.name for party in study.party if not party.data]
         if missing:
             raise StudyError(f'--local-processes needs data = "..." in the [[party]] of {", ".join(missing)}.')
+        from simfl.deploy.study import Engine
+
         self.engine = Engine(host=host, port=free_port())
         self.study = msgspec.structs.replace(study, engine=self.engine)
         self.folder, self.within = folder, dict(within or {})
@@ -252,6 +262,8 @@ class LocalProcesses:
 
     def _party_file(self, party: StudyParty, at: Path) -> str:
         data = msgspec.json.encode(locate(str(party.data), at)).decode()  # quoted as TOML does
+        from simfl.privacy.tokens import secret_of
+
         threads = max((os.cpu_count() or 1) // len(self.study.party), 1)
         seed = self.study.parameters.get("random_state")  # as in one process, the secret follows from a given seed
         secret = "" if seed is None else f'secret = "{secret_of(seed).hex()}"\n'
@@ -265,6 +277,9 @@ class LocalProcesses:
         seed = self.study.parameters.get("random_state")
         if seed is None:
             return
+        from simfl.party.session import write_keys
+        from simfl.privacy.tokens import private_of, secret_of
+
         for party in self.study.parties:
             folder = self.kits[party] / "runs" / run
             folder.mkdir(parents=True, exist_ok=True)

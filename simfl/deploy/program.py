@@ -1,9 +1,9 @@
-"""The program of a hub's or a party's process: FLARE's own, with three things added.
+"""The program of a hub's or a party's process, and of the jobs that FLARE starts from it: FLARE's own, with additions.
 
-It ends when the process that started it is gone, on every system. And FLARE keeps no list of revoked certificates: here
-OpenSSL gets the list of the kit, and refuses a revoked certificate in the TLS handshake, at the hub that of a party or
-of the submitter, at a party that of the hub. And FLARE's hub checks the signature of a party's token with every message
-that it relays: here once per token.
+They end when the process that started them is gone, on every system; a job does so while it still loads, too. FLARE
+keeps no list of revoked certificates: here OpenSSL gets the list of the kit, and refuses a revoked certificate in the
+TLS handshake, at the hub that of a party or of the submitter, at a party that of the hub. And FLARE's hub checks the
+signature of a party's token with every message that it relays: here once per token.
 """
 
 from __future__ import annotations
@@ -59,9 +59,33 @@ def remember_verified() -> None:
     TokenVerifier.verify = verify
 
 
+def start_jobs_here() -> None:
+    """Have the process of a job begin with this program, which watches its parent before anything is loaded."""
+    from nvflare.app_common.job_launcher import process_launcher
+
+    original = process_launcher.spawn_process
+
+    def spawn(argv: list[str], env: dict[str, str]) -> Any:
+        interpreter, switch, module, *rest = argv
+        if switch != "-m":
+            return original(argv, env)
+        return original([interpreter, switch, "simfl.deploy.program", "job", module, *rest], env)
+
+    process_launcher.spawn_process = spawn
+
+
+def run(module: str) -> None:
+    """Be this module of FLARE's."""
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
 if __name__ == "__main__":
-    side, kit = sys.argv.pop(1), Path(sys.argv[2])
     exit_with_parent()
-    refuse_revoked(kit / "startup" / REVOKED)
-    remember_verified()
-    runpy.run_module(f"nvflare.private.fed.app.{side}.{side}_train", run_name="__main__", alter_sys=True)
+    side = sys.argv.pop(1)
+    if side == "job":
+        run(sys.argv.pop(1))
+    else:
+        refuse_revoked(Path(sys.argv[2]) / "startup" / REVOKED)
+        remember_verified()
+        start_jobs_here()
+        run(f"nvflare.private.fed.app.{side}.{side}_train")

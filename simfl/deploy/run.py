@@ -1,7 +1,7 @@
 """The submitter's side of a training: begin it or resume it, and see it through.
 
 A job that FLARE lost is submitted again and continues from the hub's journal. A party that was lost and is back takes
-part again with a new job. Everything that a resume needs is in the run folder.
+part again with a new job. For a hub that is gone it waits a while. Everything that a resume needs is in the run folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO
 import msgspec
 
 from simfl import model as models
-from simfl.callbacks import TreeRecord, logger
+from simfl.callbacks import TreeRecord, duration, logger
 from simfl.deploy.answers import MOST_RECORDS, STALE, Piece, Question, Status
 from simfl.deploy.course import DONE, Course, Stage, facts_of
 from simfl.deploy.folders import remove_partial_files
@@ -30,7 +30,8 @@ from simfl.deploy.logs import FLARE_LOG, LOG, Format, Listening, Log, keep_flare
 from simfl.deploy.orders import ORDER_FILE, SEALED, Order, results_of
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import Study, read_study
-from simfl.deploy.submitter import Submitter, submitter_kit
+from simfl.deploy.submitter import HubLost, Submitter, submitter_kit
+from simfl.deploy.way import NotYet, try_way
 from simfl.errors import EngineError, FileError, SimFLError, StudyError, TrainingStopped
 from simfl.messages import SignedKey
 from simfl.privacy import boxes
@@ -45,6 +46,7 @@ POLL = 0.5  # seconds between two questions to the hub
 RETRIES = 3  # how often in a row a job may be lost without a new tree
 SETTLE = 10.0  # seconds after its loss from which a party that the hub hears again is taken in with a new job
 WAIT_FOR_PARTIES = 120.0
+WAIT_FOR_HUB = 600.0  # seconds that a training waits for a hub that is gone
 REMIND = 300.0  # seconds after which a party that is slow again is named again
 RECEIVER_FILE = "receiver.key"  # opens the model, where the hub does not get to see it
 
@@ -121,7 +123,7 @@ def _conduct(run: _Run, study_path: Path, kit: Path | None, info: RunInfo) -> No
         if SEALED in results_of(run.study):
             run.order = msgspec.structs.replace(run.order, receiver=_receiver(run.folder, kit, info.run))
         run.enter("connecting to the hub")
-        without_model = _see_through(stack.enter_context(closing(Submitter(kit))), run)
+        without_model = _with_hub(kit, run)
     run.course.end(DONE, f"the training is finished; the model is {run.folder / 'model.ubj'}")
     if without_model:
         away = ", ".join(without_model)
@@ -272,12 +274,45 @@ class _Run:
             self.course.tree(record.round + 1, facts_of(record), record.absent)
 
 
+def _with_hub(kit: Path, run: _Run) -> list[str]:
+    """See the training through, also when the hub goes and comes back. Returns the parties without a model."""
+    submitter = Submitter(kit)
+    while True:
+        try:
+            with closing(submitter):
+                return _see_through(submitter, run)
+        except HubLost as loss:
+            submitter = _reconnect(kit, run, loss)
+
+
+def _reconnect(kit: Path, run: _Run, loss: HubLost) -> Submitter:
+    """Wait for a hub that is gone, for a while."""
+    until = time.monotonic() + WAIT_FOR_HUB
+    run.listener.say("lost", f"{loss}; waiting for it, for at most {duration(WAIT_FOR_HUB)}", level=logging.WARNING)
+    while time.monotonic() < until:
+        run.check()
+        try:
+            try_way(kit)
+            found = Submitter(kit)
+        except (NotYet, HubLost):
+            time.sleep(POLL)
+        else:
+            run.listener.say("connected", "connected to the hub again")
+            return found
+    raise EngineError(
+        f"The hub did not come back within {duration(WAIT_FOR_HUB)} ({loss}). All finished trees are kept: start it "
+        f"(simfl hub start), then run `{run.again}`."
+    )
+
+
 def _see_through(submitter: Submitter, run: _Run) -> list[str]:
     """Submit a job, and another when it was lost, until the results are here. Returns the parties without a model."""
     lost, trees = 0, -1  # jobs in a row without a new tree; the last tree seen
     while True:
         _await_parties(submitter, run)
         job = _RunningJob(submitter, run)
+        run.enter("starting at the hub and at all parties")
+        run.course.begin_pace()
         if job.follow():
             return job.without_model
         lost = 1 if job.seen > trees else lost + 1

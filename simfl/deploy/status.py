@@ -3,7 +3,7 @@
 The submitter asks the hub, which knows who is connected and which trainings it has. A party and the hub's machine have
 no kit that may ask: they see their own process, their own trainings, and whether the hub can be reached.
 
-Nothing here loads a table or a tree, unless a party file is wrong.
+Nothing here loads a table or a tree.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 
 from simfl.deploy.answers import Connection, Question, Status, read_connections, versions
 from simfl.deploy.course import Stage, read_stages
+from simfl.deploy.party_file import read_party_file
 from simfl.deploy.submitter import Submitter
 from simfl.deploy.way import NotYet, hub_of, try_way
 from simfl.errors import EngineError, FileError
@@ -63,9 +64,7 @@ class Place:
             return cls("submitter", "submitter", given, home / "runs") if known else None
         name, own = found.get("name"), found.get("kit")
         if not isinstance(name, str) or not isinstance(own, str):
-            from simfl.deploy.study import read_party_file  # loads pandas, to say what is wrong
-
-            read_party_file(path)
+            read_party_file(path)  # says what is wrong
             return None
         return cls("party", name, (home / own).resolve(), home / "runs")
 

@@ -1,8 +1,7 @@
-"""study.toml and party.toml: read, checked, and written as examples.
+"""study.toml: read and checked; and both files, study.toml and party.toml, written as examples.
 
-All parties share `study.toml`: what is learned, from which columns, how, and by whom. Where a party keeps its data is
-in its own `party.toml`, and in no text that leaves it; so are its own rules and the study that it approved. Every error
-names the place in the file, and an unknown key is refused with the one that was probably meant.
+All parties share `study.toml`: what is learned, from which columns, how, and by whom. Every error names the place in
+the file, and an unknown key is refused with the one that was probably meant.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -23,8 +21,8 @@ from msgspec import Meta
 from simfl.arrays import AnyArray
 from simfl.data import files
 from simfl.data.schema import Schema
-from simfl.data.sources import Source, locate
-from simfl.errors import DataError, FileError, ParameterError, PrivacyError, StudyError, did_you_mean
+from simfl.deploy.party_file import PartyFile, parse, read_bytes, read_text
+from simfl.errors import DataError, FileError, ParameterError, PrivacyError, StudyError
 from simfl.params import PrepareParams, TrainParams, is_private, prepare_params, split, train_params
 from simfl.privacy.ledger import Ledger, Limit
 from simfl.storage import write_atomically
@@ -103,72 +101,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return prepare_params(**first), train_params(**second)
 
 
-class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[require]` of party.toml: rules that hold for every study. A study that breaks one is not joined."""
-
-    signed: bool = True  # keys are exchanged under certificates only. false: to try things out without kits
-    masked: bool = True  # sums leave under masks only
-    matching: Literal["blind", "shared", "any"] = "blind"
-    min_group: Annotated[int, Meta(ge=1)] = 1
-    min_parties: Annotated[int, Meta(ge=1)] = 2
-    max_trees: Annotated[int, Meta(ge=1)] | None = None
-    epsilon_total: Annotated[float, Meta(gt=0, le=1e6)] | None = None  # of all runs on this party's table together
-    delta_total: Annotated[float, Meta(gt=0, lt=1)] = 1e-5  # the delta at which they are added up
-    labels: list[str] | None = None  # the columns that may be learned; None: any
-    columns: list[str] | None = None  # the columns that may be used; None: any
-
-    def broken_by(self, study: Study) -> list[str]:
-        """The rules that a study breaks, in words."""
-        first, second = study.params()
-        needed, trees, group = study.parties_needed, second.n_trees, second.min_group or 1
-        unasked = sorted(set(study.columns) - set(study.columns if self.columns is None else self.columns))
-        masked = len(study.parties) == 1 or second.masked is not False
-        matching, learned = first.matching, study.target.columns if study.target else ()
-        label = ", ".join(map(repr, learned))
-        broken = {
-            "masked = true, and the study switches masks off": self.masked and not masked,
-            f"matching = {self.matching}, and the study has {matching}": matching is not None
-            and self.matching not in ("any", matching),
-            f"min_group = {self.min_group}, and the study has {group}": group < self.min_group,
-            f"min_parties = {self.min_parties}, and the study continues with {needed}": needed < self.min_parties,
-            f"max_trees = {self.max_trees}, and the study has {trees}": trees > (self.max_trees or trees),
-            f"epsilon_total = {self.epsilon_total}, and the study has no epsilon": self.epsilon_total is not None
-            and second.epsilon is None,
-            f"labels = [...], and the study learns {label}": self.labels is not None
-            and not set(learned) <= set(self.labels),
-            f"columns = [...], and the study also uses {unasked}": bool(unasked),
-            "columns = [...], and the study declares none": self.columns is not None and not study.columns,
-        }
-        return [f"it requires {rule}" for rule, is_broken in broken.items() if is_broken]
-
-
-class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`party.toml`: what only this party knows. Paths are relative to the file."""
-
-    name: str
-    data: str  # a file, a folder of Parquet files or a database: simfl/data/sources.py
-    query: str | None = None  # what to read of it, in DuckDB's SQL
-    study: str | None = None  # its own copy, the one that its people have checked. Without it, it joins nothing
-    kit: str | None = None
-    n_jobs: Annotated[int, Meta(ge=1)] | None = None
-    # In hexadecimal, the same at all parties, never at the hub. None: they agree on one when a training begins.
-    secret: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
-    person: str | None = None  # the column that says whose row it is, for max_rows_per_person; it is never sent
-    ledger: str = "ledger"  # what this table has spent of its privacy; one for all party files of the same table
-    require: Require = Require()
-
-    @property
-    def source(self) -> Source:
-        """Where its table lives."""
-        return Source(self.data, self.query)
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_study(path: Path) -> Study:
     """Read and check a study file."""
-    return parse_study(_text(path), str(path))
+    return parse_study(read_text(path), str(path))
 
 
 def parse_study(text: str, where: str = "study.toml") -> Study:
@@ -179,7 +117,8 @@ def parse_study(text: str, where: str = "study.toml") -> Study:
         ...
     simfl.errors.StudyError: study.toml: there is no key 'lable'. Did you mean 'label'?
     """
-    study: Study = _parse(text, Study, where)
+    tables = {"engine": Engine, "audit": AuditLimits, "party": StudyParty}
+    study: Study = parse(text, Study, tables, where)
     problems = [*_check_names(study), *_check_tables(study)]
     if study.min_parties is not None and study.min_parties > len(study.party):
         problems.append(f"min_parties is {study.min_parties}, but there are {len(study.party)} parties")
@@ -194,65 +133,9 @@ def parse_study(text: str, where: str = "study.toml") -> Study:
 def columns_of(path: Path) -> Schema:
     """The `[columns]` of a study file, whatever else it has."""
     try:
-        return Schema.from_toml(tomllib.loads(_text(path)).get("columns", {}))
+        return Schema.from_toml(tomllib.loads(read_text(path)).get("columns", {}))
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{path} is not valid TOML: {error}.") from None
-
-
-def read_party_file(path: Path) -> PartyFile:
-    """Read a party file; its paths become absolute."""
-    party: PartyFile = _parse(_text(path), PartyFile, str(path))
-    folder = path.resolve().parent
-    kit = None if party.kit is None else str(folder / party.kit)
-    study = None if party.study is None else str(folder / party.study)
-    paths = {"data": locate(party.data, folder), "ledger": str(folder / party.ledger)}
-    return msgspec.structs.replace(party, kit=kit, study=study, **paths)
-
-
-def read_bytes(path: Path) -> bytes:
-    """A study or party file as it is."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}. `simfl init` writes an example.") from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path).decode()
-    except UnicodeDecodeError:
-        raise StudyError(f"{path} is not a text file in UTF-8.") from None
-
-
-def _parse(text: str, kind: Any, where: str) -> Any:
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{where} is not valid TOML: {error}.") from None
-    _refuse_unknown(content, kind, where)
-    try:
-        return msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        fact, _, place = str(error).partition(" - at ")
-        at = place.strip("`").removeprefix("$.") or "the file"
-        raise StudyError(f"{where}: {at}: {fact.replace('`', '')}.") from None
-
-
-def _refuse_unknown(content: dict[str, Any], kind: Any, where: str) -> None:
-    """Name every key that does not exist, in the file and in the tables below it."""
-    below = {"engine": Engine, "audit": AuditLimits, "party": StudyParty} if kind is Study else {"require": Require}
-    wrong = _unknown(content, kind.__struct_fields__, "")
-    for key, inner in below.items():
-        tables = content.get(key, [])
-        for table in tables if isinstance(tables, list) else [tables]:
-            if isinstance(table, dict):
-                wrong += _unknown(table, inner.__struct_fields__, f" in [{key}]")
-    if wrong:
-        raise StudyError(f"{where}: {' '.join(wrong)}")
-
-
-def _unknown(content: dict[str, Any], known: Sequence[str], place: str) -> list[str]:
-    return [f"there is no key {key!r}{place}. {did_you_mean(key, known)}" for key in content if key not in known]
 
 
 def _check_names(study: Study) -> list[str]:

@@ -19,6 +19,10 @@ from simfl.storage import require_private
 from simfl.transport.lifetime import PROGRESS
 
 
+class HubLost(EngineError):  # noqa: N818 - it is what happened
+    """The hub is gone, or the connection to it."""
+
+
 def submitter_kit(study_path: Path, given: Path | None) -> Path:
     """The submitter's kit: the one given, or the one beside the study."""
     kit = (given or study_path.parent / "kits" / "submitter").resolve()
@@ -45,12 +49,20 @@ class Submitter:
     def __init__(self, kit: Path) -> None:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+        from simfl.deploy.goodbye import hear_of_hub
+
         require_private(kit / "startup", kit)
+        self.kit = kit
+        self.gone = ""  # what became of the hub
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 self.session = new_secure_session(SUBMITTER, str(kit), timeout=60.0)
         except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
-            raise EngineError(f"The hub cannot be reached with the kit {kit}: {_obstacle(kit) or error}.") from None
+            raise HubLost(f"The hub cannot be reached with the kit {kit}: {_obstacle(kit) or error}.") from None
+        hear_of_hub(self.session.api.get_cell(), self._hub_gone)
+
+    def _hub_gone(self, goodbye: bool) -> None:
+        self.gone = "the hub was stopped by its operator" if goodbye else "the connection to the hub broke"
 
     def close(self) -> None:
         """End the session."""
@@ -81,6 +93,7 @@ class Submitter:
 
     def ask(self, job: str, question: Question) -> Status | Piece | None:
         """Ask the hub about a running training; None while it is not running."""
+        self._check()
         try:
             answer = self.session.do_app_command(job, PROGRESS, msgspec.to_builtins(question))
         except Exception:  # noqa: BLE001 - not yet or no longer: the status says which
@@ -88,8 +101,9 @@ class Submitter:
         return msgspec.convert(answer, Status | Piece)
 
     def abort(self, job: str) -> None:
-        """End a job now."""
+        """End a job now, if there is a hub."""
         with contextlib.suppress(Exception):
+            self._check()
             self.session.abort_job(job)
 
     def _command(self, command: str) -> dict[str, Any]:
@@ -102,8 +116,17 @@ class Submitter:
             raise EngineError(f"The hub did not answer: {reply.get('details') or reply.get('status')}.")
         return dict(found[0])
 
+    def _check(self) -> None:
+        """Ask nothing of a hub that is gone: FLARE would wait for an answer."""
+        if self.gone:
+            raise HubLost(self.gone)
+
     def _do(self, command: Callable[..., Any], *args: Any) -> Any:
+        self._check()
         try:
             return command(*args)
         except Exception as error:  # noqa: BLE001 - FLARE raises many kinds
+            self._check()
+            if obstacle := _obstacle(self.kit):
+                raise HubLost(f"the hub is lost: {obstacle}") from None
             raise EngineError(f"The hub refused, or the connection broke: {error}.") from None

@@ -13,7 +13,8 @@ import pandas as pd
 
 from simfl.data import files
 from simfl.data.sources import Source
-from simfl.deploy.study import Study, read_party_file, read_study
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import Study, read_study
 from simfl.errors import DataError, StudyError, did_you_mean
 from simfl.party import Party
 

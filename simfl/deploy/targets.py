@@ -19,7 +19,8 @@ import jinja2
 import msgspec
 
 from simfl.data.sources import Source
-from simfl.deploy.study import Study, parse_study, read_bytes
+from simfl.deploy.party_file import read_bytes
+from simfl.deploy.study import Study, parse_study
 from simfl.errors import StudyError
 from simfl.storage import write_atomically
 

@@ -9,13 +9,16 @@ PARENT = "SIMFL_PARENT"  # the environment variable with the number of the proce
 PROGRESS = "simfl.progress"  # FLARE's application command with which the submitter asks for progress
 READY_FILE = "simfl.ready"  # in FLARE's folder of a job: the hub's end answers that command
 LEFT_FILE = "simfl.left."  # in the same folder, with the name of a party that has said goodbye to the hub
+_WATCH = "simfl-parent"  # the thread that does
 
 
 def exit_with_parent() -> None:
     """End this process when the one that started it is gone, even if that one is not yet reaped.
 
-    A process takes seconds until it gets here. If its parent told its number, one that was gone by then is noticed.
+    If the parent told its number, one that is gone already is noticed. Called again, it does nothing.
     """
+    if any(thread.name == _WATCH for thread in threading.enumerate()):
+        return
     parent = int(os.environ.get(PARENT, os.getppid()))
     os.environ[PARENT] = str(os.getpid())  # for the processes that this one starts
 
@@ -24,7 +27,7 @@ def exit_with_parent() -> None:
             time.sleep(0.5)
         os._exit(1)
 
-    threading.Thread(target=wait, daemon=True, name="simfl-parent").start()
+    threading.Thread(target=wait, daemon=True, name=_WATCH).start()
 
 
 def note_left(job: Path, party: str) -> None:

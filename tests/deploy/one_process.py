@@ -102,6 +102,23 @@ def open_federation(folder, monkeypatch, n_trees, n_rows, change=lambda text: te
     return made
 
 
+class Cell:
+    """An end of FLARE's connections, as far as somebody hears of the hub through it. Here the hub never goes."""
+
+    def __init__(self):
+        self.core_cell = self.req_reg = self
+        self.cb = None
+
+    def find(self, channel, topic):
+        return self
+
+    def register_request_cb(self, channel, topic, cb):
+        self.cb = cb
+
+    def set_cell_disconnected_cb(self, cb):
+        self.ended = cb
+
+
 class Federation:
     """Kits with certificates, and the jobs that were submitted. It is a FLARE session, as far as SimFL uses one."""
 
@@ -158,6 +175,7 @@ class Federation:
         return after_tree
 
     def session(self, name, kit, timeout):
+        self.api = SimpleNamespace(get_cell=Cell)
         self.transfer = Path(kit) / "transfer"
         return self
 

@@ -1,4 +1,4 @@
-"""What the hub's lasting process tells of the parties, as FLARE lists them."""
+"""What the lasting processes tell: the hub's of the parties, as FLARE lists them, and a party's of the hub."""
 
 import json
 import logging
@@ -12,8 +12,8 @@ pytest.importorskip("nvflare")
 from nvflare.apis.event_type import EventType
 
 from simfl.callbacks import logger
-from simfl.deploy.answers import CONNECTIONS
-from simfl.deploy.connections import HubConnections
+from simfl.deploy.answers import CONNECTIONS, STALE
+from simfl.deploy.connections import HubConnections, PartyConnections
 from simfl.deploy.logs import Listening
 from simfl.transport.lifetime import who_left
 
@@ -71,3 +71,64 @@ def test_a_party_that_falls_silent_is_lost_and_has_not_left(hub):
     assert hub.told[-1].startswith("north is lost: no sign of life")
     assert not kept(hub)["north"]["left"]
     assert who_left(hub.kit / "job") == set()
+
+
+@pytest.fixture
+def party():
+    """A party that is connected to its hub and runs a job; what it tells is in `told`."""
+    made = PartyConnections()
+    made.told, made.ended, made.jobs = [], [], ["job"]
+    made.agents = {"server": None}
+    made.hub, made._heard = "the hub at h:1", time.time()
+    made._site = SimpleNamespace(cell=SimpleNamespace(core_cell=SimpleNamespace(agents=made.agents)))
+    made.engine = SimpleNamespace(
+        get_all_job_ids=lambda: list(made.jobs), abort_app=lambda job, heartbeat_cleanup: made.ended.append(job)
+    )
+    handler = Listening(lambda event: made.told.append(event.text))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield made
+    logger.removeHandler(handler)
+
+
+def beat(party, took=0.0):
+    """FLARE asks the hub for a sign of life, and says afterwards that it has."""
+    party.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, None)
+    party._asked -= took
+    party.handle_event(EventType.AFTER_CLIENT_HEARTBEAT, None)
+
+
+def test_a_party_tells_at_once_that_the_hub_was_stopped_and_ends_what_belonged_to_it(party):
+    party.agents.clear()
+    party.hub_gone(True)
+    assert party.told == ["the hub at h:1 was stopped by its operator; waiting for it"]
+    party.look()
+    party.look()
+    assert party.ended == ["job"]
+    assert len(party.told) == 1
+
+
+def test_a_connection_that_broke_ends_nothing(party):
+    party.hub_gone(False)
+    party.look()
+    assert party.told == ["the hub at h:1 is lost: the connection broke; waiting for it"]
+    assert party.ended == []
+
+
+def test_the_hub_is_back_when_it_has_answered_over_a_connection(party):
+    party.agents.clear()
+    party.hub_gone(True)
+    beat(party)  # FLARE says the same of a question that found no connection
+    party.look()
+    assert len(party.told) == 1
+    party.agents["server"] = None
+    beat(party)
+    party.look()
+    assert party.told[1:] == ["connected to the hub at h:1 again"]
+
+
+def test_a_question_that_nobody_answered_is_no_sign_of_life(party):
+    party._heard -= 2 * STALE
+    beat(party, took=STALE + 5)
+    party.look()
+    assert "the hub at h:1 has not answered since" in party.told[0]

@@ -14,7 +14,8 @@ from benchmarks.chaos import PARTIES
 from simfl.cli.app import app
 from simfl.deploy import endpoints
 from simfl.deploy import run as runs
-from simfl.deploy.study import ledger_of, read_party_file
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import ledger_of
 from simfl.errors import StudyError
 from tests.deploy.one_process import open_federation
 

@@ -18,7 +18,8 @@ from benchmarks.chaos import PARTIES, write_study
 from simfl.deploy import run as runs
 from simfl.deploy import traces
 from simfl.deploy.forget import Home, find, read_record
-from simfl.deploy.study import digest_of, ledger_of, read_party_file
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import digest_of, ledger_of
 from simfl.errors import FileError, StudyError
 from tests.deploy.one_process import Federation
 

@@ -114,6 +114,8 @@ def test_what_is_told_on_several_lines_is_one_line(told):
     "program",
     [
         "import simfl.deploy.connections",  # a process that lasts
+        "from simfl.cli import app; import simfl.deploy.metrics, simfl.deploy.processes",  # hub start, party start
+        "from pathlib import Path; from simfl.deploy.party_file import read_party_file as r; r(Path('party.toml'))",
         "from simfl.cli import app; import simfl.deploy.status, nvflare.fuel.flare_api.flare_api",  # asked often
         "from pathlib import Path; from simfl.deploy.status import Place; assert Place.at(Path()).name == 'north'",
     ],

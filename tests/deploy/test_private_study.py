@@ -17,7 +17,8 @@ from simfl import messages as msg
 from simfl.cli.app import app
 from simfl.deploy import run as runs
 from simfl.deploy.endpoints import PartyEndpoint
-from simfl.deploy.study import ledger_of, parse_study, read_party_file
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import ledger_of, parse_study
 from simfl.errors import StudyError
 from simfl.report.page import render
 from simfl.report.record import RunRecord

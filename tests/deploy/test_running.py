@@ -1,7 +1,7 @@
 """As operators run it: `simfl hub start`, `simfl party start` and `simfl train` in processes of their own.
 
-One federation, in the order of a day: start, train, look, stop, Ctrl-C, kill. A step needs those before it, so the
-day is one test.
+One federation, in the order of a day: start, train, look, stop, Ctrl-C, kill, a hub that goes and comes back. A step
+needs those before it, so the day is one test.
 """
 
 import json
@@ -208,6 +208,33 @@ def ctrl_c_ends_the_training_and_nothing_else(day):
     assert all(day.sites[name].process.poll() is None for name in ("hub", *PARTIES))
 
 
+def a_hub_that_is_stopped_says_goodbye_and_its_training_waits_for_it(day):
+    day.sites["train"].file.unlink()
+    train = day.run("train", "train", "study.toml", "--resume")
+    train.says(r"tree \d+0 of 5000")
+    assert end(day.sites["hub"], signal.SIGINT) == (130, [])
+    gone = rf"the hub at localhost:{day.port} was stopped by its operator; waiting for it"
+    assert day.sites["north"].says(gone)
+    assert day.sites["south"].says(gone)
+    assert train.says("warning: the hub was stopped by its operator; waiting for it, for at most 10 min")
+    assert day.sites["north"].says("was interrupted after tree(.|\n)*was interrupted after tree")  # not left waiting
+    hub = day.run("hub", "hub", "start", "kits/hub")
+    assert day.sites["north"].says(f"connected to the hub at localhost:{day.port} again")
+    assert train.says(r"connected to the hub again(.|\n)*tree \d+0 of 5000")
+    assert end(hub, signal.SIGKILL) == (-signal.SIGKILL, [])
+    assert day.sites["north"].says("is lost: the connection broke; waiting for it")
+    assert train.says("warning: .*(connection to the hub broke|hub is lost).*; waiting for it")
+    assert end(train, signal.SIGINT) == (130, [])
+    day.run("hub", "hub", "start", "kits/hub")
+    assert day.sites["north"].says(r"again(.|\n)*connected to the hub at \S+ again")
+
+
+def a_site_that_waits_is_small(day):
+    """Its own process, which only waits for FLARE's, loads neither tables nor trees."""
+    for name in ("hub", *PARTIES):
+        assert psutil.Process(day.sites[name].process.pid).memory_info().rss < 120 * 2**20
+
+
 def nothing_is_left_of_a_site_after_ctrl_c_kill_or_termination(day):
     day.sites["train"].file.unlink()
     train = day.run("train", "train", "study.toml", "--resume")
@@ -252,6 +279,8 @@ def test_the_day_of_an_operator(day):
     everybody_sees_who_is_connected_and_what_was_trained(day)
     a_training_is_stopped_and_says_how_to_continue(day)
     ctrl_c_ends_the_training_and_nothing_else(day)
+    a_site_that_waits_is_small(day)
+    a_hub_that_is_stopped_says_goodbye_and_its_training_waits_for_it(day)
     nothing_is_left_of_a_site_after_ctrl_c_kill_or_termination(day)
     ctrl_c_ends_a_party_that_waits(day)
     a_hub_whose_port_is_taken_says_so(day)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from simfl.data.schema import Schema
-from simfl.deploy.study import parse_study, read_party_file, read_study, write_examples
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import parse_study, read_study, write_examples
 from simfl.deploy.tables import open_table
 from simfl.errors import DataError, FileError, StudyError
 

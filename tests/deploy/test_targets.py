@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from simfl.deploy import targets
-from simfl.deploy.study import parse_study, read_party_file, read_study
+from simfl.deploy.party_file import read_party_file
+from simfl.deploy.study import parse_study, read_study
 from simfl.deploy.targets import write_files
 from simfl.errors import StudyError
 
