@@ -18,6 +18,7 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ class Beside(Callback):
 
 
 def batches(pairs: list[Pair], lockstep: int) -> np.ndarray:
-    """The seconds of whole batches but the first, which places the rows; a smaller last one is dropped."""
+    """The seconds of whole batches. The first ones, with 1, 1, 2, 4 trees, are left out, and a smaller last one."""
     whole = np.array(pairs)[: len(pairs) // lockstep * lockstep]
     summed: np.ndarray = whole.reshape(-1, lockstep, 4).sum(axis=1)
     return summed[1:] if len(summed) > 1 else summed
@@ -137,8 +138,7 @@ def side_by_side(
 
 def _batch_size(model: simfl.Model) -> int:
     """Trees that were grown together have the same seconds in the history, those of the batch divided by its trees."""
-    first = model.history[0].seconds
-    return sum(record.seconds == first for record in model.history)
+    return max(Counter(record.seconds for record in model.history).values())
 
 
 def compile_first() -> None:
