@@ -43,6 +43,10 @@ class UnknownParameterError(ParameterError, TypeError):
     """A parameter of that name does not exist."""
 
 
+class FewRowsWarning(UserWarning):
+    """There are too few rows for the recipe."""
+
+
 class PrivacyWarning(UserWarning):
     """The run continues as it was asked to, and reveals more than its user may expect."""
 

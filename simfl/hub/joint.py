@@ -9,6 +9,7 @@ is grown again by those who are present.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ import msgspec
 from simfl import messages as msg
 from simfl import wire
 from simfl.callbacks import EVERYBODY, Callback, TreeRecord, logger
-from simfl.errors import DataError, FileError, ParameterError, PartyLost, ProtocolError
+from simfl.errors import DataError, FewRowsWarning, FileError, ParameterError, PartyLost, ProtocolError
 from simfl.hub.asking import ask_all, ask_each, refuse_unless, sent_by
 from simfl.hub.handshake import agree_on_masks, exchange_keys
 from simfl.hub.journal import Scored, Stopped
@@ -34,6 +35,7 @@ from simfl.privacy.additive import Parts, add, same_form
 from simfl.storage import Journal
 from simfl.transport.base import Transport
 
+FEW_GROUPS = 8  # of `min_group` rows: with fewer in all hardly any split has enough on both sides
 Metrics = tuple[dict[str, float], dict[str, float]]  # of a round, on training and on validation rows
 
 # --- the journal -----------------------------------------------------------------------------------------------------
@@ -140,7 +142,21 @@ def train_together(
 ) -> GrownTogether:
     """Grow all trees together, and fetch the model."""
     recovery = recovery or Recovery(open_joint_journal())
-    return _Trainer(transport, prepared, checked_for(prepared, params), order, recovery).run(callbacks)
+    checked = checked_for(prepared, params)
+    _advise(sum(prepared.n_rows), checked)
+    return _Trainer(transport, prepared, checked, order, recovery).run(callbacks)
+
+
+def _advise(n_rows: int, params: TrainParams) -> None:
+    """Say it where the guard leaves hardly a split. With epsilon nobody is told the number of rows."""
+    least = params.min_group or 1
+    if not is_private(params) and least > 1 and n_rows < FEW_GROUPS * least:
+        warnings.warn(
+            f"{n_rows} rows to train on are few for recipe='joint': no sum is over fewer than {least} rows "
+            "(min_group), so hardly any tree can be split. Try recipe='similar'.",
+            FewRowsWarning,
+            stacklevel=7,
+        )
 
 
 def agree_on_cuts(transport: Transport, prepared: Prepared) -> Prepared:

@@ -13,7 +13,7 @@ import simfl
 from simfl import hub, wire
 from simfl import messages as msg
 from simfl.callbacks import Callback
-from simfl.errors import DataError, ParameterError, PartyLost, ProtocolError
+from simfl.errors import DataError, FewRowsWarning, ParameterError, PartyLost, ProtocolError
 from simfl.hub.joint import Decided, open_joint_journal
 from simfl.privacy.additive import Covers, add, from_words, of_stream, subtract, to_words
 from tests.unsafe import Killed, Unsafe
@@ -60,6 +60,15 @@ def test_a_door_of_one_process_gives_the_model_with_its_account():
     assert model.n_trees == len(model.history) == 6
     assert all(record.bytes > 0 and record.seconds > 0 and record.train for record in model.history)
     assert {*model.traffic} == {"p0", "p1", "p2"}
+
+
+def test_a_training_on_too_few_rows_says_so(recwarn):
+    few = {"recipe": "joint", "n_trees": 1, "random_state": 0}
+    with pytest.warns(FewRowsWarning, match=r"^200 rows to train on are few.*min_group.*recipe='similar'"):
+        simfl.train(parties(100, 100), callbacks=[], **few)
+    recwarn.clear()
+    simfl.train(parties(100, 100), callbacks=[], min_group=5, **few)
+    assert not [told for told in recwarn if told.category is FewRowsWarning]
 
 
 def test_a_preparation_of_joint_is_used_and_kept(tmp_path):
