@@ -21,7 +21,7 @@ from simfl.arrays import AnyArray
 from simfl.callbacks import default_callbacks
 from simfl.data.arrow import as_arrow
 from simfl.data.schema import Schema
-from simfl.data.table import as_labels, as_table, class_numbers
+from simfl.data.table import as_labels, as_table, class_numbers, one_per_row
 from simfl.errors import DataError, ParameterError
 from simfl.federation import train
 from simfl.model import Model
@@ -319,7 +319,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         return given or ("binary:logistic" if n_classes == 2 else "multi:softprob")
 
     def _numbers(self, y: Any) -> Any:
-        return class_numbers(as_labels(y, len(y), "eval_set"), self.classes_.tolist(), "eval_set").astype(int)
+        return class_numbers(one_per_row(y, len(y), "eval_set"), self.classes_.tolist(), "eval_set").astype(int)
 
     def _declared_classes(self) -> list[Any] | None:
         """With joint and epsilon no label decides which classes there are: they are declared, or 0 and 1."""

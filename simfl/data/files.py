@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from simfl.arrays import AnyArray
+from simfl.data.arrow import column_of
 from simfl.data.header import Asked, check_named, columns_of, kind_of, reading, separator
 from simfl.data.schema import Schema
-from simfl.data.table import survival_bounds
+from simfl.data.table import refuse_commas, survival_bounds
 from simfl.errors import DataError, FileError, ParameterError
 from simfl.preprocessing.expansion import Expansion
 from simfl.storage import write_atomically
@@ -56,7 +57,9 @@ class Target:
         if self.event is not None:
             return survival_bounds(frame[self.labels[0]], frame[self.event], who)
         if len(self.labels) == 1:
-            return frame[self.labels[0]].to_numpy()
+            labels: AnyArray = frame[self.labels[0]].to_numpy()
+            refuse_commas(labels, f"{column_of(self.labels[0], who)} (the label) holds")
+            return labels
         low, high = (pd.to_numeric(frame[name], errors="coerce") for name in self.labels)
         if (low.isna() | (high.isna() & frame[self.labels[1]].notna())).any():
             raise DataError(f"{who} has bounds of times that are not numbers ({', '.join(self.labels)}).")

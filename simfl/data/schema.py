@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from simfl.arrays import AnyArray, Floats, Ints
 from simfl.data.arrow import as_arrow, as_numbers, as_texts, column_of, few, is_number, is_text, text_of
+from simfl.data.commas import with_commas
 from simfl.errors import DataError, did_you_mean
 from simfl.params import MOST_CUTS
 
@@ -27,7 +28,6 @@ PARTY: Final = "party"  # the name of the column that says whose a row is
 FEW_LEVELS: Final = 10  # up to here they are never taken for names, however few the rows
 _RANGE: Final = ("low", "high", "cuts")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
-_WITH_COMMA = re.compile(r"[-+]?\d+(,\d+)?")  # numbers, as some countries write them
 _HOW_TO_DATE = (
     "Turn it into numbers that mean something at every party: days since a fixed event, an age in years, or the month "
     "as a category."
@@ -42,7 +42,7 @@ class UnusableColumnsError(DataError):
         self.columns = columns
 
 
-class _DecimalCommaError(DataError):
+class _WithCommasError(UnusableColumnsError):
     """A column holds numbers as some countries write them."""
 
 
@@ -104,7 +104,7 @@ class Schema(msgspec.Struct, frozen=True):
         for place, name in enumerate(frame.column_names):
             try:
                 found.append(_propose(name, frame.column(place), who))
-            except _DecimalCommaError:
+            except _WithCommasError:
                 raise  # before all else: the file is to be read in another way
             except DataError as error:
                 refused[name] = str(error)
@@ -359,27 +359,33 @@ def _propose(name: str, values: pa.ChunkedArray, who: str) -> Column:
     if is_number(kind):
         return Column(name=name)
     if is_text(kind) or pa.types.is_dictionary(kind):
-        return Column(name=name, kind="category", levels=_levels(values, where))
+        levels = _levels(values, where)
+        if is_text(kind):  # who made it a category has decided
+            _refuse_commas(name, levels, where)
+        _refuse_free_text(levels, len(values) - values.null_count, where)
+        return Column(name=name, kind="category", levels=levels)
     raise DataError(f"{where} holds {kind}. Drop it, or split it up into numbers and categories.")
 
 
 def _levels(values: pa.ChunkedArray, where: str) -> tuple[str, ...]:
     levels = sorted(set(as_texts(values)[1]))
-    known = len(values) - values.null_count
     if levels and all(_DATE.fullmatch(level) for level in levels[:20]):
         raise DataError(f"{where} holds dates as text ({levels[0]!r}). {_HOW_TO_DATE}")
-    comma = next((level for level in levels if "," in level), None)
-    if comma and all(_WITH_COMMA.fullmatch(level) for level in levels):
-        raise _DecimalCommaError(
-            f"{where} holds numbers with a comma ({comma!r}). Write them with a point, or read the table in Python: "
-            'pandas.read_csv(file, sep=";", decimal=",").'
-        )
+    return tuple(levels)
+
+
+def _refuse_commas(name: str, levels: Iterable[str], where: str) -> None:
+    if told := with_commas(levels):
+        how = "If they are levels, not amounts: declare them in a schema, or make the column a category in pandas."
+        raise _WithCommasError(f"{where} holds {told} {how}", [name])
+
+
+def _refuse_free_text(levels: tuple[str, ...], known: int, where: str) -> None:
     if len(levels) > MOST_LEVELS or (len(levels) > FEW_LEVELS and len(levels) > known / 2):
         raise DataError(
             f"{where} has {len(levels)} different texts in {known} rows, like {few(levels, 3)}: names or free text, "
             "not categories. Drop it, turn it into numbers, group its values, or declare its levels in a schema."
         )
-    return tuple(levels)
 
 
 def _encode(column: Column, values: pa.ChunkedArray, who: str) -> AnyArray:

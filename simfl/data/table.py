@@ -13,6 +13,7 @@ from scipy import sparse
 
 from simfl.arrays import AnyArray, Doubles, Floats, Table
 from simfl.data.arrow import as_arrow, is_valid_text
+from simfl.data.commas import with_commas
 from simfl.data.schema import Schema
 from simfl.errors import DataError
 from simfl.params import MAX_LABEL, MAX_WEIGHT
@@ -55,6 +56,22 @@ def _check_fits(n_columns: int, schema: Schema | None, who: str) -> None:
 
 def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
     """The labels, one per row, none of them missing; or the two bounds of every row's time."""
+    labels = one_per_row(y, n_rows, who)
+    refuse_commas(labels, f"{who} has labels that are")
+    return labels
+
+
+def refuse_commas(labels: AnyArray, fact: str) -> None:
+    """Refuse texts that are numbers with a comma: they would be taken for classes."""
+    texts = (
+        [label for label in pd.unique(labels.ravel()) if isinstance(label, str)] if labels.dtype.kind in "OU" else []
+    )
+    if told := with_commas(texts):
+        raise DataError(f"{fact} {told} If they are classes, not amounts: write a word before them, as in 'class 1'.")
+
+
+def one_per_row(y: Any, n_rows: int, who: str) -> AnyArray:
+    """The labels, or the persons, whatever they mean."""
     # As objects first: NumPy would turn the numbers in a list with texts into texts.
     labels = np.asarray(y) if hasattr(y, "dtype") else np.asarray(y, dtype=object)
     if labels.dtype.names:

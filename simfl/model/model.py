@@ -23,7 +23,7 @@ from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
 from simfl.data.arrow import as_arrow, as_texts, few
 from simfl.data.schema import Column, Schema, xgboost_types
-from simfl.data.table import as_labels, as_table, as_targets, as_weights
+from simfl.data.table import as_table, as_targets, as_weights, one_per_row
 from simfl.errors import DataError, FileError
 from simfl.model import check, home, xgboost_document
 from simfl.model.xgboost_document import WarmStart, loss_in, set_start, start_of, to_booster, to_document
@@ -250,7 +250,7 @@ class Model:
     def targets(self, y: Any, n_rows: int) -> Floats:
         """Labels as the numbers that XGBoost learns."""
         classes = None if self.classes is None else self.classes.tolist()
-        return as_targets(as_labels(y, n_rows, "The table"), self.loss, classes, "The table")
+        return as_targets(one_per_row(y, n_rows, "The table"), self.loss, classes, "The table")
 
     @cached_property
     def loss(self) -> Loss:

@@ -16,7 +16,7 @@ from simfl import html
 from simfl.arrays import AnyArray, Floats, Table
 from simfl.data.arrow import as_arrow, check_names
 from simfl.data.schema import Schema
-from simfl.data.table import as_labels, as_table, as_weights
+from simfl.data.table import as_labels, as_table, as_weights, one_per_row
 from simfl.errors import DataError, ProtocolError
 from simfl.preprocessing.expansion import Expansion
 
@@ -87,7 +87,7 @@ class Party:
         self.name, self.declared = name, schema is not None
         self.rows, self.schema = self._read(X, y, sample_weight, schema)
         if person is not None:
-            self.rows = replace(self.rows, person=as_labels(person, len(self.rows.y), f"{self}, as persons,"))
+            self.rows = replace(self.rows, person=one_per_row(person, len(self.rows.y), f"{self}, as persons,"))
         if columns is not None:
             self.schema = self._renamed(columns)
         self.validation = self._read_validation(validation)

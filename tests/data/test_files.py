@@ -247,6 +247,12 @@ def test_numbers_with_a_comma_are_refused_before_all_else(tmp_path, values):
         files.read(tmp_path / "t.csv", "y")
 
 
+def test_a_label_of_numbers_with_a_comma_is_refused_and_not_taken_for_classes(tmp_path):
+    (tmp_path / "t.csv").write_text("a;y\n1;0,5\n2;1,5\n3;2,5\n")
+    with pytest.raises(DataError, match=r"'y' of t\.csv \(the label\) holds numbers with a comma \('0,5'\).*decimal"):
+        files.read(tmp_path / "t.csv", "y")
+
+
 def test_codes_with_a_comma_stay_categories(tmp_path):
     (tmp_path / "t.csv").write_text("code;y\nA1,2;0\n3,4;1\n")
     assert files.read(tmp_path / "t.csv", "y").schema.columns[0].kind == "category"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import simfl
 from simfl.data.schema import MOST_LEVELS, Column, Schema, UnseenLevelWarning, agree
 from simfl.errors import DataError
 from simfl.preprocessing.expansion import Expansion
@@ -294,3 +295,56 @@ def test_all_columns_that_cannot_be_used_are_named_at_once():
     table["seen"] = "2024-01-01"
     with pytest.raises(DataError, match=r"'id'.*Nor can these be used as they are: 'note', 'seen'\.$"):
         Schema.propose(table)
+
+
+def refusal(values):
+    with pytest.raises(DataError) as caught:
+        Schema.propose(pd.DataFrame({"dose": values}))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["1.100,50", "7,5"],
+        ["1,5E-05", "2,5e3"],
+        [" 0,5 ", "1,5"],
+        [",5", "1,5"],
+        ["0,500", "0,125"],  # no thousands begin with 0
+        ["1,5", "2,5", "k.A."],
+        [*(f"{n},5" for n in range(27)), "-", "k.A.", "n.b."],
+    ],
+)
+def test_decimals_with_a_comma_are_known_however_they_are_written(values):
+    told = refusal(values)
+    assert 'decimal=","' in told
+    assert ('thousands="."' in told) == ("1.100,50" in values)
+    assert ("na_values" in told) == ("k.A." in values)
+    assert "thousands or decimals" not in told
+
+
+def test_thousands_with_a_comma_are_not_called_decimals():
+    told = refusal(["1,000", "2,500", "40,000"])
+    assert "thousands or decimals?" in told
+    assert 'thousands=","' in told
+    assert 'decimal=","' in told
+    for values in (["1,000", "1,234,567"], ["1,000.5", "2,000"]):
+        told = refusal(values)
+        assert 'thousands=","' in told
+        assert "decimal" not in told
+
+
+@pytest.mark.parametrize("values", [["1,2", "A1,3", "4,5"], ["1,2", "none"], ["1,2,3", "1,2", "2,3"], ["a", "b"]])
+def test_other_texts_with_a_comma_are_levels(values):
+    assert Schema.propose(pd.DataFrame({"code": values})).columns[0].kind == "category"
+
+
+def test_who_made_a_category_of_numbers_with_a_comma_has_decided():
+    frame = pd.DataFrame({"code": pd.Categorical(["0,1", "1,0", "1,1"])})
+    assert Schema.propose(frame).columns[0].levels == ("0,1", "1,0", "1,1")
+    assert simfl.Party("a", frame, [0, 1, 1]).schema == Schema.propose(frame)
+    plain = frame.astype(str)
+    told = refusal(plain["code"])
+    assert "declare them in a schema, or make the column a category in pandas" in told
+    declared = Schema.from_toml({"code": ["0,1", "1,0", "1,1"]})
+    assert simfl.Party("a", plain, [0, 1, 1], schema=declared).rows.X.ravel().tolist() == [0, 1, 2]

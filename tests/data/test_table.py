@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from simfl import Party, SimFLClassifier
 from simfl.data.table import as_labels, as_table, as_weights, class_numbers, plain_classes
 from simfl.errors import DataError
 
@@ -147,6 +148,23 @@ def test_labels_must_be_one_per_row(labels):
 def test_numbers_and_text_among_the_labels_are_refused(labels):
     with pytest.raises(DataError, match=r"Party 'north' has labels of type \w+, \w+\. Give numbers only, or text only"):
         as_labels(labels, 2, WHO)
+
+
+@pytest.mark.parametrize("labels", [["0,5", "1,5"], np.array(["0,5", "1,5"]), pd.Series(["0,5", "1"], dtype="string")])
+def test_labels_that_are_numbers_with_a_comma_are_refused(labels):
+    with pytest.raises(DataError, match=r"Party 'north' has labels that are numbers with a comma.*If they are classes"):
+        as_labels(labels, 2, WHO)
+
+
+def test_classes_with_a_comma_and_persons_are_no_numbers():
+    assert as_labels(["0,5 mg", "1,5 mg"], 2, WHO).tolist() == ["0,5 mg", "1,5 mg"]
+    assert Party("a", np.ones((2, 1)), [0, 1], person=["1,5", "2,5"]).rows.person.tolist() == ["1,5", "2,5"]
+
+
+def test_a_classifier_takes_numbers_with_a_comma_for_classes_as_it_is_told():
+    X, y = np.arange(120.0).reshape(-1, 3), np.repeat(["0,5", "1,5"], 20)
+    classifier = SimFLClassifier(n_trees=2, max_depth=1).fit(X, y, parties=np.tile(["a", "b"], 20), eval_set=[(X, y)])
+    assert set(classifier.predict(X)) == {"0,5", "1,5"}
 
 
 @pytest.mark.parametrize("labels", [np.array([b"a", b"b"], dtype=object), [b"a", b"b"], [[1], [2, 3]], [{}, set()]])
