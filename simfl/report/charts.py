@@ -174,9 +174,9 @@ def learning(curves: Sequence[Curve], metric: str, heading: str, *, logarithmic:
 
 
 def falls_far(curves: Sequence[Curve]) -> bool:
-    """Whether curves fall so far that their first rounds would hide how the methods differ at the end."""
-    values = [value for curve in curves for value in curve.values]
-    return min(values) > 0 and max(values) > FAR * min(values)
+    """Whether a curve falls so far that its first rounds would hide how the methods differ at the end."""
+    ends = [(min(curve.values), max(curve.values)) for curve in curves if curve.values]
+    return all(low > 0 for low, _ in ends) and any(high > FAR * low for low, high in ends)
 
 
 def _band(lines: Sequence[tuple[Sequence[float], Sequence[float]]], x: str, y: str, *, hold: bool = True) -> Rows:

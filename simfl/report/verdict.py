@@ -3,6 +3,7 @@
 A gain counts only if its interval lies above zero. A party that loses, or has to do something first, learns what to do.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from simfl.report.record import Gain
@@ -55,20 +56,28 @@ def _span(gains: Sequence[Gain]) -> str:
     if "nloglik" in gains[0].metric:
         cut, unit, digits = sorted(g.gain for g in gains), "", 3
     else:  # a sure gain is above zero, so the loss alone is too
-        cut, unit, digits = sorted(100 * g.gain / g.alone for g in gains), " %", 0
+        cut, unit, digits = sorted(_percent(g) for g in gains), " %", 0
     low, high = f"{cut[0]:.{digits}f}", f"{cut[-1]:.{digits}f}"
     return f"{low if low == high else f'{low} to {high}'}{unit}"
 
 
+def _percent(gain: Gain) -> float:
+    return 100 * gain.gain / gain.alone if math.isfinite(gain.alone) else 100.0  # what was infinite is gone
+
+
 def _named(gains: Sequence[Gain]) -> str:
-    """Parties with their gains.
+    """Parties with their gains, with the decimals of the losses; a gain that would be shown as zero has its own.
 
     >>> few = {"rows": "a", "metric": "error", "alone": 0.5, "together": 0.4, "low": 0.0, "high": 0.2, "n_rows": 9}
     >>> _named([Gain(party="a", gain=0.1, **few)])
     'a (+0.100)'
     """
     digits = decimals([value for g in gains for value in (g.alone, g.together)])
-    return _joined([f"{g.party} ({g.gain:+.{digits}f})" for g in gains])
+    return _joined([f"{g.party} ({_signed(g.gain, digits)})" for g in gains])
+
+
+def _signed(gain: float, digits: int) -> str:
+    return f"{gain:+.2g}" if 0 < abs(gain) < 0.5 * 10**-digits else f"{gain:+.{digits}f}"
 
 
 def _names(gains: Sequence[Gain]) -> str:

@@ -1,5 +1,6 @@
 """Names and numbers in words, the same in the terminal and in the report."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -57,12 +58,13 @@ def amount(n_bytes: float) -> str:
 
 
 def decimals(values: Sequence[float]) -> int:
-    """How many decimals numbers of this size are shown with.
+    """How many decimals numbers of this size are shown with; the infinite ones have no size.
 
-    >>> decimals([0.41, 0.5]), decimals([63.75, 9.1]), decimals([1234.5])
+    >>> decimals([0.41, 0.5]), decimals([63.75, math.inf]), decimals([1234.5])
     (3, 2, 0)
     """
-    return max(0, 3 - max(0, len(str(int(max(map(abs, values))))) - 1))
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0)
+    return max(0, 4 - len(str(int(largest))))
 
 
 def date(text: str) -> str:

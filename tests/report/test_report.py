@@ -383,6 +383,8 @@ def a_curve(*values):
 def test_curves_that_fall_far_are_drawn_on_a_logarithmic_scale_where_they_can():
     assert charts.falls_far([a_curve(2.3, 0.5), a_curve(2.3, 0.1)])
     assert not charts.falls_far([a_curve(0.7, 0.4)])
+    assert not charts.falls_far([a_curve(0.9, 0.8), a_curve(0.2, 0.1)]), "they lie far apart; none falls far"
+    assert not charts.falls_far([a_curve(2.3, 0.1), a_curve(0.5, -0.1)])
     assert not charts.falls_far([a_curve(6.0, -0.1)]), "a log likelihood has no logarithm"
 
 

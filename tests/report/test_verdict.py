@@ -1,5 +1,7 @@
 """The verdict, by hand-made gains."""
 
+import math
+
 import msgspec
 import pytest
 
@@ -49,6 +51,23 @@ def test_large_numbers_have_the_decimals_of_the_table():
     )
     as_it_is = msgspec.structs.replace(large, adjusted=False)
     assert "a (+5.15)" in verdict([as_it_is, large], "rmse")[0]
+
+
+def of_losses(alone, together, **interval):
+    shared = {"party": "a", "rows": "a", "metric": "rmse", "n_rows": 9, "gain": alone - together}
+    adjusted = Gain(alone=alone, together=together, adjusted=True, **shared, **interval)
+    return verdict([msgspec.structs.replace(adjusted, adjusted=False), adjusted], "rmse")[0]
+
+
+def test_a_sure_loss_is_never_shown_as_zero():
+    assert "not worth it for a (-0.25)" in of_losses(1234.5, 1234.75, low=-0.4, high=-0.1).lower()
+    assert "a (+0)" in of_losses(1234.5, 1234.5, low=-0.4, high=0.1)
+
+
+def test_an_infinite_loss_has_a_verdict():
+    assert "a (+inf)" in of_losses(math.inf, 0.5, low=-1.0, high=math.inf)
+    assert "a (-inf)" in of_losses(0.5, math.inf, low=-math.inf, high=-1.0)
+    assert "falls by 100 %" in of_losses(math.inf, 0.5, low=1.0, high=math.inf)
 
 
 def test_a_gain_whose_interval_holds_zero_does_not_count():
