@@ -360,11 +360,12 @@ def _flare(found: dict[str, Any]) -> Rows:
 
 def tell_changes(console: Console, now: dict[str, Any], *, everything: bool) -> None:
     """Print what became worse or better since the last commit, and whether the machine was quiet."""
-    found = compare.changes(compare.committed(RESULTS / "speed.json"), now)
+    before = compare.committed(RESULTS / "speed.json")
+    found = compare.changes(before, now)
     shown = [change for change in found if everything or change.verdict]
     if shown:
         console.print(compare.table(shown))
-    console.print(compare.summary(found))
+    console.print(compare.summary(found, compare.without_counterpart(before, now)))
     if now[MACHINE]:
         console.print(quiet.advice_after(now[MACHINE]))
 

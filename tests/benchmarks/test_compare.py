@@ -64,13 +64,79 @@ def test_the_worst_comes_first_and_other_software_is_the_yardstick():
     now = record(seconds_per_tree={"simfl": 3.0, "all_in": 2.0}, bytes=100, turns=[9.0], paper_seconds=9)
     found = compare.changes(before, now)
     assert [(c.place.name, c.factor, c.verdict) for c in found] == [
-        ("seconds_per_tree.simfl", 3.0, "worse"),
         ("seconds_per_tree.all_in", 2.0, "worse"),
+        ("seconds_per_tree.simfl", 1.5, "worse"),
         ("bytes", 1.0, ""),
     ]
-    told = compare.summary(found)
+    told = compare.summary(found, {})
     assert "2 figures compared with the committed ones: 1 worse, 0 better" in told
     assert "2.00 times as long" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "now"),
+    [
+        ("seconds", 10.0, 20.0),
+        ("seconds", [10.0, 9.0, 11.0], [20.0, 18.0, 22.0]),
+        ("cpu_seconds_per_tree", {"joint": 0.1}, {"joint": 0.2}),
+        ("pairs_per_second", {"simfl": 8e9}, {"simfl": 4e9}),
+        ("overhead_ms", 40.0, 80.0),
+    ],
+)
+def test_a_slow_machine_makes_no_time_of_ours_worse(name, before, now):
+    def with_other_software(figure, seconds):
+        return record(**{name: figure}) | {"growing": [{"rows": 1, "xgboost": seconds}]}
+
+    def judged(others):
+        found = compare.changes(with_other_software(before, 1.0), with_other_software(now, others))
+        return next(change.verdict for change in found if change.kind.name != compare.YARDSTICK)
+
+    assert judged(others=1.0) == "worse"
+    assert judged(others=2.0) == ""
+    assert judged(others=8.0) == "better"
+
+
+def test_bytes_and_losses_are_not_the_machines():
+    slow = {"growing": [{"rows": 1, "xgboost": 2.0}]}, {"growing": [{"rows": 1, "xgboost": 4.0}]}
+    found = compare.changes(record(bytes=100, logloss=0.5) | slow[0], record(bytes=200, logloss=1.0) | slow[1])
+    assert [(c.place.name, c.verdict) for c in found if c.kind.name != compare.YARDSTICK] == [
+        ("bytes", "worse"),
+        ("logloss", "worse"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "now", "expected"),
+    [
+        ("overhead_ms", -2.0, 60.0, "worse"),
+        ("overhead_ms", 60.0, -2.0, "better"),
+        ("overhead_ms", -2.0, 3.0, ""),
+        ("overhead_ms", [-2.0, -9.0, 30.0], [25.0, 20.0, 40.0], ""),
+        ("identical", True, False, "worse"),
+        ("identical", False, True, "better"),
+        ("identical", True, True, ""),
+        ("extra_peak_bytes", 0, 100, "worse"),
+        ("extra_peak_bytes", 0, 0, ""),
+    ],
+)
+def test_what_can_be_zero_or_below_is_judged_too(name, before, now, expected):
+    assert verdict(record(**{name: before}), record(**{name: now})) == expected
+
+
+def test_a_record_without_a_recipe_is_of_the_default_one():
+    before = {"flare": [{"trees": 500, "flare": 20.0}]}
+    now = {"flare": [{"trees": 500, "recipe": "default", "flare": 40.0}, {"trees": 500, "recipe": "joint", "flare": 9}]}
+    assert verdict(before, now) == "worse"
+    assert compare.without_counterpart(before, now) == {"flare": (1, 0)}
+
+
+def test_what_has_no_counterpart_is_told():
+    kept = record(seconds=1.0, bytes=5) | {"search": [{"rows": 1, "seconds": 1.0}]}
+    now = {"training": [record(seconds=1.0, bytes=5)["training"][0] | {"trees": 40}], "new": [{"bytes": 1}]}
+    alone = compare.without_counterpart(kept, now)
+    assert alone == {"new": (1, 0), "training": (2, 2)}, "what was not measured now is not missing"
+    told = compare.summary(compare.changes(kept, now), alone)
+    assert told.endswith("for want of a counterpart: new (1 new, 0 gone), training (2 new, 2 gone).")
 
 
 def test_the_committed_record_is_compared_and_not_the_file_on_disk(tmp_path, monkeypatch):
@@ -170,11 +236,14 @@ def test_the_growth_of_seconds_has_quartiles_where_it_was_measured_in_turns():
 def test_what_became_worse_is_printed_with_before_now_and_ratio(monkeypatch):
     console = Console(width=200, file=io.StringIO())
     monkeypatch.setattr(compare, "committed", lambda path: record(seconds=1.0, bytes=100))
-    now = record(seconds=4.0, bytes=100) | {bench.MACHINE: {"training": {"load": [9.0, 9.0], "others": 2.0}}}
+    now = record(seconds=4.0, bytes=100, peak_bytes=9) | {
+        bench.MACHINE: {"training": {"load": [9.0, 9.0], "others": 2.0}}
+    }
     bench.tell_changes(console, now, everything=False)
     told = console.file.getvalue()
     row = next(line for line in told.splitlines() if "HIGGS" in line)
     assert [cell.strip() for cell in row.split("│")[3:-1]] == ["seconds", "1", "4", "4.00", "worse"]
     assert "1 worse, 0 better" in told
     assert "--only training" in told
+    assert "training (1 new, 0 gone)" in told
     assert "bytes" not in told
