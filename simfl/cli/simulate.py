@@ -163,7 +163,9 @@ def simulate(
     for note in data.notes:
         console.print(f"Note: {note}.")
     if save is not None and data.schema is not None and data.schema.has_categories:
-        console.print("Note: ONNX cannot hold splits of categories. Turn them into 0/1 columns first if you need it.")
+        console.print(
+            "Note: ONNX cannot hold splits of categories. If you need ONNX, turn them into 0/1 columns first."
+        )
     params: dict[str, Any] = {"n_trees": trees, "max_depth": max_depth, "learning_rate": learning_rate}
     params |= {"recipe": recipe, "random_state": seed, "party_column": party_column}
     params["objective"] = objective_for(data.y) if objective == "auto" else objective

@@ -4,6 +4,7 @@ import codecs
 import csv
 import gzip
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,12 @@ from simfl.errors import DataError, FileError
 _ENDINGS: Final = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv"} | dict.fromkeys(
     (".libsvm", ".svm", ".svmlight"), "libsvm"
 )
-_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# How a text in another encoding begins, and its name for iconv. The longer marks first: they begin as the shorter do.
+_MARKS: Final = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"} | dict.fromkeys(
+    (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16"
+)
+_IN_WORDS: Final = {"latin1": "Latin-1, as Excel writes it", "UTF-16": "UTF-16, as Excel writes it"}
+_LONGEST_LINE: Final = 1 << 16  # bytes: so much of the first line is looked at
 _PACKED: Final = (".gz", ".bz2", ".zip", ".xz", ".zst")
 
 
@@ -29,6 +35,8 @@ def kind_of(path: Path) -> str:
     if path.suffix.lower() in _PACKED:
         raise FileError(f"{path} is packed. Unpack it first (as in `gunzip {path.name}`), or save it as Parquet.")
     with reading(path):
+        if _ENDINGS.get(path.suffix.lower()) != "parquet":
+            _refuse_other_than_text(path)
         return _ENDINGS.get(path.suffix.lower()) or ("libsvm" if _looks_like_libsvm(path) else "csv")
 
 
@@ -97,16 +105,34 @@ def reading(path: Path, how: str = "") -> Iterator[None]:
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
-    """What a file is that is not UTF-8, by its first bytes, and what to do."""
+    return _save_as_utf8(path, f"is not UTF-8 text (byte {error.object[error.start]:#04x}): it may be", "latin1")
+
+
+def _save_as_utf8(path: Path, fact: str, encoding: str) -> str:
+    how = f"Save it as UTF-8, or: iconv -f {encoding} -t utf8 {shlex.quote(path.name)} > utf8.csv"
+    return f"{path} {fact} {_IN_WORDS.get(encoding, encoding)}. {how}"
+
+
+def _refuse_other_than_text(path: Path) -> None:
+    """Refuse a file whose first line is packed, or in an encoding with NULs: they would be invisible in the names."""
     with path.open("rb") as file:
-        start = file.read(2)
-    if start == gzip.compress(b"")[:2]:
-        return f"{path} is packed with gzip. Unpack it first, or give it the ending .gz."
-    if start == b"PK":
-        return f"{path} is a ZIP archive or an Excel workbook. Unpack it first, or save the sheet as CSV (UTF-8)."
-    guess, name = ("it is UTF-16", "utf16") if start in _UTF16 else ("it may be Latin-1", "latin1")
-    fact = f"{path} is not UTF-8 text (byte {error.object[error.start]:#04x}): {guess}, as Excel writes it."
-    return f"{fact} Save it as UTF-8, or: iconv -f {name} -t utf8 {path.name} > utf8.csv"
+        start = file.readline(_LONGEST_LINE)
+    if start.startswith(gzip.compress(b"")[:2]):
+        raise FileError(f"{path} is packed with gzip. Unpack it first, or give it the ending .gz.")
+    if start.startswith(b"PK\x03\x04"):
+        what = "a ZIP archive or an Excel workbook"
+        raise FileError(f"{path} is {what}. Unpack it first, or save the sheet as CSV (UTF-8).")
+    encoding = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None) or _by_its_nulls(start)
+    if encoding:
+        raise FileError(_save_as_utf8(path, "is not UTF-8 text: it is", encoding))
+    if b"\0" in start:
+        raise FileError(f"{path} has NUL bytes in its first line: it is no text. Give a CSV, Parquet or LIBSVM file.")
+
+
+def _by_its_nulls(start: bytes) -> str | None:
+    """UTF-16 without a mark: one byte of every plain letter is NUL."""
+    first, second = (part.count(0) > len(part) / 2 for part in (start[::2], start[1::2]))
+    return None if first == second else "UTF-16BE" if first else "UTF-16LE"
 
 
 def _looks_like_libsvm(path: Path) -> bool:

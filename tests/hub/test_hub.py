@@ -520,7 +520,7 @@ def regression(*sizes):
 
 @pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"ids": "fresh"}, {"min_group": 2}])
 def test_what_is_rounded_at_random_is_the_same_in_every_run(more):
-    """Blind matching shuffles the rows anew in every run: that decides nothing."""
+    """Blind matching shuffles the rows differently in every run: that decides nothing."""
     members = parties(200, 150, 100)
     settings = {"n_trees": 8, "rematch": 3, "random_state": 0, **more}
     one = simfl.train(members, **settings)
