@@ -2,46 +2,83 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from simfl.params import cores
 
-STAT = Path("/proc/stat")  # Linux: processor time of the whole machine
+STAT = Path("/proc/stat")  # Linux: processor time of each core
+_SET_CHILD_SUBREAPER = 36  # prctl(2)
 BUSY = 0.1  # share of the cores that other programs may use
 
 
 @contextmanager
 def watched() -> Iterator[dict[str, Any]]:
-    """What the machine did besides the child processes of these lines: `load` before and after, `others` in cores."""
+    """What the machine did besides the processes that these lines start: `load` before and after, `others` in cores.
+
+    Counted is what has ended within them. A process whose parent ends first counts too, where the system is Linux.
+    """
     found: dict[str, Any] = {}
-    before, begun, all_then, own_then = os.getloadavg()[0], time.monotonic(), busy_seconds(STAT), _children()
-    yield found
+    before, begun, all_then, own_then = os.getloadavg()[0], time.monotonic(), busy_seconds(STAT), _ended()
+    with _orphans_adopted():
+        yield found
     found["load"] = [before, os.getloadavg()[0]]
     all_now = busy_seconds(STAT)
     if all_now is not None and all_then is not None:
-        others = (all_now - all_then) - (_children() - own_then)
+        others = (all_now - all_then) - (_ended() - own_then)
         found["others"] = max(others, 0.0) / (time.monotonic() - begun)
 
 
-def busy_seconds(stat: Path) -> float | None:
-    """Processor seconds that all programs have used since the start of the machine; None where nobody counts them."""
+def busy_seconds(stat: Path, of: Collection[int] | None = None) -> float | None:
+    """Processor seconds that all programs have used on these cores since the start of the machine.
+
+    None: on those that this process may use; in a container the file tells of more. Where nobody counts: None.
+    """
+    of = os.sched_getaffinity(0) if of is None and hasattr(os, "sched_getaffinity") else of or ()
     try:
-        words = stat.read_text().split("\n", 1)[0].split()
-        user, nice, system, _idle, _wait, *more = map(int, words[1:9])
-    except (OSError, ValueError):
+        lines = dict(line.split(" ", 1) for line in stat.read_text().splitlines() if line.startswith("cpu"))
+        return sum(_ticks(lines[f"cpu{core}"]) for core in of) / os.sysconf("SC_CLK_TCK") if lines else None
+    except (OSError, ValueError, KeyError):
         return None
-    return (user + nice + system + sum(more)) / os.sysconf("SC_CLK_TCK")
 
 
-def _children() -> float:
+def _ticks(line: str) -> int:
+    user, nice, system, _idle, _wait, *more = map(int, line.split()[:8])
+    return user + nice + system + sum(more)
+
+
+def _ended() -> float:
+    """Processor seconds of the processes that this one has started, and waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+@contextmanager
+def _orphans_adopted() -> Iterator[None]:
+    """Be the parent of all processes whose own parent ends: as FLARE's do, and nobody else would tell their time."""
+    known, adopt = _children(), getattr(ctypes.CDLL(None), "prctl", lambda *_: None)
+    adopt(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        adopt(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for child in _children() - known:
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended in between
+            found |= {int(number) for number in file.read_text().split()}
+    return found
 
 
 def is_busy(machine: dict[str, Any], n_cores: int | None = None) -> bool:

@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 import subprocess
+import time
 
 import pytest
 from rich.console import Console
@@ -187,18 +188,30 @@ def test_the_search_tells_the_spread_of_its_ratios():
     assert search.comparison_table([found]).row_count == len(found["pairs_per_second"])
 
 
-def test_the_processor_time_of_the_machine_is_read(tmp_path):
+def test_the_processor_time_of_our_cores_is_read(tmp_path):
     stat = tmp_path / "stat"
-    stat.write_text("cpu  100 20 30 9999 8888 3 2 5 7 7\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
-    assert quiet.busy_seconds(stat) * quiet.os.sysconf("SC_CLK_TCK") == 100 + 20 + 30 + 3 + 2 + 5
+    lines = ["cpu  9000 9 9 9 9 9 9 9 9 9", "cpu0 100 20 30 9999 8888 3 2 5 7 7", "cpu1 1 0 0 0 0 0 0 0 0 0", "intr 5"]
+    stat.write_text("\n".join(lines))
+    tick = quiet.os.sysconf("SC_CLK_TCK")
+    assert quiet.busy_seconds(stat, [0]) * tick == 100 + 20 + 30 + 3 + 2 + 5
+    assert quiet.busy_seconds(stat, [0, 1]) * tick == 161, "without the cores that others have"
+    assert quiet.busy_seconds(stat, [2]) is None
     assert quiet.busy_seconds(tmp_path / "none") is None
     stat.write_text("nothing\n")
     assert quiet.busy_seconds(stat) is None
 
 
-def test_own_work_is_not_that_of_others():
+BURN = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
+
+
+@pytest.mark.parametrize("work", [BURN, f"({BURN}; echo) &"], ids=["child", "orphan"])
+def test_own_work_is_not_that_of_others(work):
+    """With output that is read, an orphan has ended, too."""
+    before = quiet._ended()
     with quiet.watched() as machine:
-        subprocess.run(["/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"], check=True)
+        subprocess.run(["/bin/sh", "-c", work], check=True, stdout=subprocess.PIPE)
+        time.sleep(0.2)
+    assert quiet._ended() - before > 0.05
     assert len(machine["load"]) == 2
     assert machine["others"] <= quiet.cores() + 0.5
 
