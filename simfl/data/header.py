@@ -97,6 +97,8 @@ def reading(path: Path, how: str = "") -> Iterator[None]:
     """Turn what goes wrong while a file is read into one sentence."""
     try:
         yield
+    except FileError:
+        raise  # a sentence already
     except UnicodeDecodeError as error:
         raise FileError(_not_utf8(path, error)) from None
     except (OSError, ValueError) as error:  # pandas' ParserError is a ValueError

@@ -63,10 +63,8 @@ def as_labels(y: Any, n_rows: int, who: str) -> AnyArray:
 
 def refuse_commas(labels: AnyArray, fact: str) -> None:
     """Refuse texts that are numbers with a comma: they would be taken for classes."""
-    texts = (
-        [label for label in pd.unique(labels.ravel()) if isinstance(label, str)] if labels.dtype.kind in "OU" else []
-    )
-    if told := with_commas(texts):
+    values = labels.ravel().tolist() if labels.dtype.kind in "OU" else []
+    if told := with_commas({value for value in values if isinstance(value, str)}):
         raise DataError(f"{fact} {told} If they are classes, not amounts: write a word before them, as in 'class 1'.")
 
 

@@ -242,8 +242,9 @@ def test_rows_without_a_party_are_asked_about(tmp_path):
 )
 def test_packed_and_other_encoded_files_say_what_to_do(tmp_path, name, content, advice):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(FileError, match=advice):
+    with pytest.raises(FileError, match=advice) as caught:
         files.read(tmp_path / name, "y")
+    assert "cannot be read" not in str(caught.value), "one sentence, not two"
 
 
 @pytest.mark.parametrize("values", [["77,0", "8,5", "77,0"], ["77", "-8,5", ""]])
