@@ -39,7 +39,7 @@ from simfl.deploy.answers import (
     versions,
 )
 from simfl.deploy.course import ENDED, STAGE_FILE, Stage, read_stages
-from simfl.deploy.goodbye import hear_of_hub, is_connected, say_goodbye
+from simfl.deploy.goodbye import hear_of_hub, is_connected, pass_on_no_goodbye, say_goodbye
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.way import hub_of
 from simfl.privacy.certificates import expiry_of
@@ -100,6 +100,7 @@ class HubConnections(_Lasting):
             self.kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
             self.parties = {party.name: party for party in read_connections(self.kit, alive=False)}
             self.begin(fl_ctx, self.look)
+            pass_on_no_goodbye(self.engine.get_cell())
             signal.signal(signal.SIGTERM, self._close)
             tell("listening", f"listening on port {hub_of(self.kit)[1]}")
         elif event_type == EventType.CLIENT_QUIT:
