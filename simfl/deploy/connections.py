@@ -202,10 +202,11 @@ class _Commands(CommandModule):  # type: ignore[misc]
         conn.append_dict(msgspec.to_builtins(self.hub.status()), meta=make_meta(MetaStatusValue.OK))
 
     def is_ready(self, conn: Any, args: list[str]) -> None:
-        """Whether the hub's end of a job answers questions yet: asked earlier, FLARE would log errors."""
+        """Whether there is a process for a job, and whether it answers questions yet: else FLARE would log errors."""
         job = Path(args[1]).name if len(args) == 2 else ""
         ready = bool(job) and (self.hub.kit / job / READY_FILE).exists()
-        conn.append_dict({"ready": ready}, meta=make_meta(MetaStatusValue.OK))
+        found = {"ready": ready, "runs": job in getattr(self.hub.engine, "run_processes", ())}
+        conn.append_dict(found, meta=make_meta(MetaStatusValue.OK))
 
 
 class PartyConnections(_Lasting):
