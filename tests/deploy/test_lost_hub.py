@@ -11,7 +11,7 @@ from nvflare.fuel.hci.client.api_status import APIStatus
 
 from benchmarks.chaos import in_one_process
 from simfl.deploy import run as runs
-from simfl.deploy import submitter
+from simfl.deploy import status, submitter
 from simfl.deploy.submitter import HubLost
 from simfl.errors import EngineError
 from simfl.report.record import RunRecord
@@ -119,6 +119,24 @@ def test_a_line_that_was_cut_and_is_whole_again_ends_no_training(federation, tmp
     waits = "the hub did not answer in time, or has forgotten this session; waiting for it, for at most 10 min"
     assert waits in said
     assert "connected to the hub again" in said
+
+
+def test_status_and_stop_say_in_a_sentence_that_the_hub_went_and_what_to_do(federation, monkeypatch):
+    line = Line(federation, monkeypatch, [])
+
+    def goes(command):
+        line.lines[-1](True)
+        raise NoConnection
+
+    monkeypatch.setattr(federation, "do_command", goes)
+    monkeypatch.setattr(status, "try_way", lambda kit: None)
+    kit = federation.kits / "submitter"
+    monkeypatch.setattr(status, "hub_of", lambda kit: ("localhost", 1))
+    said = r"^The hub was stopped by its operator\. Start it \(simfl hub start\), then ask again\.$"
+    with pytest.raises(EngineError, match=said):
+        status.stop_training(kit, "run")
+    with pytest.raises(EngineError, match=said):
+        status.look(status.Place("submitter", "submitter", kit, kit / "runs"))
 
 
 def waiting(check=lambda: None):
