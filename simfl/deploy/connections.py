@@ -39,7 +39,7 @@ from simfl.deploy.answers import (
     versions,
 )
 from simfl.deploy.course import ENDED, STAGE_FILE, Stage, read_stages
-from simfl.deploy.goodbye import hear_of_hub, is_connected, say_goodbye
+from simfl.deploy.goodbye import hear_of_hub, is_connected, pass_on_no_goodbye, say_goodbye
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.way import hub_of
 from simfl.privacy.certificates import expiry_of
@@ -57,6 +57,7 @@ class _Lasting(FLComponent):  # type: ignore[misc]
         super().__init__()
         self.engine: Any = None
         self._jobs: set[str] = set()
+        self._trouble = ""  # what went wrong at the last look
 
     def begin(self, fl_ctx: Any, look: Callable[[], None]) -> None:
         """FLARE has started."""
@@ -66,9 +67,22 @@ class _Lasting(FLComponent):  # type: ignore[misc]
 
     def _keep_looking(self, look: Callable[[], None]) -> None:
         while True:
-            with contextlib.suppress(LookupError, RuntimeError):  # a table of FLARE's that has just changed
-                look()
+            self.look_once(look)
             time.sleep(LOOK)
+
+    def look_once(self, look: Callable[[], None]) -> None:
+        """Whatever goes wrong is told, once, and looked at again: a full disk, an error of FLARE's."""
+        try:
+            look()
+        except (LookupError, RuntimeError):  # a table of FLARE's that has just changed
+            return
+        except Exception as error:  # noqa: BLE001 - without this thread nobody would hear of anything any more
+            fact = f"{type(error).__name__}: {error}"
+            if fact != self._trouble:
+                tell("trouble", f"cannot look who is connected ({fact}); trying on", level=30)
+            self._trouble = fact
+        else:
+            self._trouble = ""
 
     def tell_ended(self, running: set[str], runs: Path) -> None:
         """Tell of trainings whose job is gone before they had ended."""
@@ -100,6 +114,7 @@ class HubConnections(_Lasting):
             self.kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
             self.parties = {party.name: party for party in read_connections(self.kit, alive=False)}
             self.begin(fl_ctx, self.look)
+            pass_on_no_goodbye(self.engine.get_cell())
             signal.signal(signal.SIGTERM, self._close)
             tell("listening", f"listening on port {hub_of(self.kit)[1]}")
         elif event_type == EventType.CLIENT_QUIT:
@@ -201,10 +216,11 @@ class _Commands(CommandModule):  # type: ignore[misc]
         conn.append_dict(msgspec.to_builtins(self.hub.status()), meta=make_meta(MetaStatusValue.OK))
 
     def is_ready(self, conn: Any, args: list[str]) -> None:
-        """Whether the hub's end of a job answers questions yet: asked earlier, FLARE would log errors."""
+        """Whether there is a process for a job, and whether it answers questions yet: else FLARE would log errors."""
         job = Path(args[1]).name if len(args) == 2 else ""
         ready = bool(job) and (self.hub.kit / job / READY_FILE).exists()
-        conn.append_dict({"ready": ready}, meta=make_meta(MetaStatusValue.OK))
+        found = {"ready": ready, "runs": job in getattr(self.hub.engine, "run_processes", ())}
+        conn.append_dict(found, meta=make_meta(MetaStatusValue.OK))
 
 
 class PartyConnections(_Lasting):
@@ -214,7 +230,7 @@ class PartyConnections(_Lasting):
         super().__init__()
         self.hub = "the hub"
         self._site: Any = None
-        self._asked = self._heard = 0.0  # when the hub was asked for a sign of life, and when it last gave one
+        self._asked = self._heard = 0.0  # by a clock that nobody sets: when the hub was asked, and when it answered
         self._lost_at: float | None = None
         self._hub_stopped = False  # it said so, and what it ran has ended with it
         self._lock = threading.Lock()
@@ -228,16 +244,16 @@ class PartyConnections(_Lasting):
             config["site_config"] = {_FACTS: facts}  # FLARE sends it along
         elif event_type == EventType.AFTER_CLIENT_REGISTER:
             self.hub = f"the hub at {fl_ctx.get_prop(FLContextKey.SERVER_CONFIG)[0]['service']['target']}"
-            self._heard, self._site = time.time(), fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            self._heard, self._site = time.monotonic(), fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             signal.signal(signal.SIGTERM, self._leave)
             hear_of_hub(self._site.cell, self.hub_gone)
             tell("connected", f"connected to {self.hub}")
         elif event_type == EventType.SYSTEM_START:
             self.begin(fl_ctx, self.look)
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
-            self._asked = time.time()
+            self._asked = time.monotonic()
         elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
-            self._note_answer(time.time())
+            self._note_answer(time.monotonic())
 
     def _note_answer(self, now: float) -> None:
         """The hub has answered, unless there is no connection or FLARE gave up waiting: it says the same of these."""
@@ -260,20 +276,30 @@ class PartyConnections(_Lasting):
     def _lose(self, fact: str) -> None:
         with self._lock:
             if self._lost_at is None:
-                self._lost_at = time.time()
+                self._lost_at = time.monotonic()
                 tell("lost", f"{self.hub} {fact}; waiting for it", level=30)
+
+    def _end_jobs(self) -> None:
+        """They would wait for a hub that does not know them. One that cannot be ended now is tried again."""
+        failed = []
+        for job in self.engine.get_all_job_ids():
+            try:
+                self.engine.abort_app(job, heartbeat_cleanup=True)
+            except Exception as error:  # noqa: BLE001 - FLARE raises many kinds, and there are other jobs
+                failed.append(f"{job}: {error}")
+        if failed:
+            raise OSError(f"cannot end {'; '.join(failed)}")
+        self._hub_stopped = False
 
     def look(self) -> None:
         """Tell when the hub is silent, and when it answers again."""
         if self._lost_at is not None and self._heard > self._lost_at:
             self._lost_at, self._hub_stopped = None, False
             tell("connected", f"connected to {self.hub} again")
-        elif time.time() - self._heard > STALE:
-            since = datetime.fromtimestamp(self._heard, UTC).astimezone().strftime("%H:%M:%S")
+        elif (silent := time.monotonic() - self._heard) > STALE:
+            since = datetime.fromtimestamp(time.time() - silent, UTC).astimezone().strftime("%H:%M:%S")
             self._lose(f"has not answered since {since}")
         if self._hub_stopped:
-            self._hub_stopped = False
-            for job in self.engine.get_all_job_ids():
-                self.engine.abort_app(job, heartbeat_cleanup=True)  # it would wait for a hub that does not know it
+            self._end_jobs()
         home = Path(os.environ.get(PARTY_FILE, "party.toml")).parent
         self.tell_ended(set(self.engine.get_all_job_ids()), home / "runs")

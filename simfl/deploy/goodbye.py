@@ -1,7 +1,8 @@
 """When the hub goes, whoever is connected to it hears so at once: that it was stopped, or that the connection broke.
 
 FLARE knows both and tells neither. An end of its connections, a cell, that stops says goodbye to its neighbours, and
-every cell notices when a connection ends. Both come from the connection itself, which nobody but the hub has.
+every cell notices when a connection ends. A goodbye is for neighbours alone, but a hub passes messages on: without what
+is done here it would pass on the goodbye of one party to another, which then takes it for the hub's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessagePropKey
+from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 
 HUB = "server"  # as FLARE calls it
@@ -31,6 +33,24 @@ def say_goodbye(cell: Any) -> None:
         )
 
 
+def pass_on_no_goodbye(cell: Any) -> None:
+    """Have this cell, the hub's, drop a goodbye that is for somebody else: nobody honest sends one."""
+    core = cell.core_cell
+    own = core.get_fqcn()
+
+    def refuse(message: Any) -> Any:
+        said = message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC)
+        if (
+            said == (CellChannel.CELLNET, CellChannelTopic.Bye)
+            and message.get_header(MessageHeaderKey.DESTINATION) != own
+        ):
+            return make_reply(ReturnCode.INVALID_REQUEST)
+        return None
+
+    # Beside FLARE's own filter for all messages: one for goodbyes alone would replace it for them.
+    core.add_incoming_filter(channel="*", topic="*", cb=refuse)
+
+
 def is_connected(cell: Any) -> bool:
     """Whether this cell has a connection to the hub, as far as it knows."""
     return HUB in cell.core_cell.agents
@@ -43,9 +63,13 @@ def hear_of_hub(cell: Any, gone: Callable[[bool], None]) -> None:
 
     def goodbye(request: Any) -> Any:
         peer = request.get_prop(MessagePropKey.ENDPOINT)
-        if peer is not None and peer.name == HUB:
+        senders = {request.get_header(key) for key in (MessageHeaderKey.ORIGIN, MessageHeaderKey.FROM_CELL)}
+        if peer is None or senders != {peer.name}:
+            return make_reply(ReturnCode.INVALID_REQUEST)  # it was passed on
+        reply = usual(request)  # first: from now on there is no connection
+        if peer.name == HUB:
             gone(True)
-        return usual(request)
+        return reply
 
     def ended(agent: Any) -> None:
         if agent.get_fqcn() == HUB:

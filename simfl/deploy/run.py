@@ -1,7 +1,8 @@
 """The submitter's side of a training: begin it or resume it, and see it through.
 
 A job that FLARE lost is submitted again and continues from the hub's journal. A party that was lost and is back takes
-part again with a new job. For a hub that is gone it waits a while. Everything that a resume needs is in the run folder.
+part again with a new job. For a hub that is gone it waits a while; a job that the hub still runs is followed on.
+Everything that a resume needs is in the run folder.
 """
 
 from __future__ import annotations
@@ -250,6 +251,10 @@ class _Run:
     again: str  # the command that resumes it
     recorder: Recorder | None = None
     check: Callable[[], None] = lambda: None  # raises when a local process has ended
+    job: str = ""  # submitted, and not known to have ended
+    lost: int = 0  # jobs and hubs in a row, without a new tree
+    newest: int = -1  # tree
+    counted: int = -1  # the newest tree at the last loss
 
     @classmethod
     def open(cls, study: Study, folder: Path, info: RunInfo, listener: Listener, again: str) -> _Run:
@@ -267,11 +272,25 @@ class _Run:
 
     def tree(self, record: TreeRecord, connected: list[str]) -> None:
         """Pass a tree on. A resumed job reports the earlier ones again."""
+        self.newest = max(self.newest, record.round)
         self.listener.tree(record, connected)
         known = self.recorder.record.history if self.recorder else []
         if self.recorder and (not known or record.round > known[-1].round):
             self.recorder.after_tree(record)
             self.course.tree(record.round + 1, facts_of(record), record.absent)
+
+    def count_loss(self) -> bool:
+        """A job or the hub is lost. False: once too often."""
+        self.lost = 1 if self.newest > self.counted else self.lost + 1
+        self.counted = self.newest
+        return self.lost <= RETRIES
+
+    def given_up(self, fact: str) -> EngineError:
+        """The end of a training that gets nowhere."""
+        return EngineError(
+            f"The training was lost {self.lost} times in a row ({fact}). All finished trees are kept: look at {LOG} "
+            f"and {FLARE_LOG} in the hub's kit, then run `{self.again}`."
+        )
 
 
 def _with_hub(kit: Path, run: _Run) -> list[str]:
@@ -282,6 +301,8 @@ def _with_hub(kit: Path, run: _Run) -> list[str]:
             with closing(submitter):
                 return _see_through(submitter, run)
         except HubLost as loss:
+            if not run.count_loss():
+                raise run.given_up(str(loss)) from None
             submitter = _reconnect(kit, run, loss)
 
 
@@ -307,26 +328,45 @@ def _reconnect(kit: Path, run: _Run, loss: HubLost) -> Submitter:
 
 def _see_through(submitter: Submitter, run: _Run) -> list[str]:
     """Submit a job, and another when it was lost, until the results are here. Returns the parties without a model."""
-    lost, trees = 0, -1  # jobs in a row without a new tree; the last tree seen
+    job = _still_running(submitter, run)
     while True:
-        _await_parties(submitter, run)
-        job = _RunningJob(submitter, run)
-        run.enter("starting at the hub and at all parties")
+        job = job or _submitted(submitter, run)
         run.course.begin_pace()
         if job.follow():
             return job.without_model
-        lost = 1 if job.seen > trees else lost + 1
-        trees = max(trees, job.seen)
+        in_time = run.count_loss()
         if job.back:
             run.listener.say("back", f"{', '.join(job.back)} is back: continuing together")
-        elif lost > RETRIES:
-            raise EngineError(
-                f"The training was lost {lost} times in a row ({job.state}). All finished trees are kept: "
-                f"look at {LOG} and {FLARE_LOG} in the hub's kit, then run `{run.again}`."
-            )
+        elif not in_time:
+            raise run.given_up(job.state)
         else:
             say = f"the job ended ({job.state}): continuing from the journal"
             run.listener.say("lost", say, level=logging.WARNING)
+        job = None
+
+
+def _still_running(submitter: Submitter, run: _Run) -> _RunningJob | None:
+    """The job of this training that the hub runs, or is about to: the line to it broke, or this program ended."""
+    job = run.job or submitter.job_of(run.order.run)
+    if job and submitter.runs(job):
+        run.listener.say("found", "the hub still runs this training: following it")
+        run.lost = 0  # neither is lost
+        return _RunningJob(submitter, run, job)
+    if run.job:
+        submitter.abort(run.job)  # should it be just about to start
+        run.job = ""
+    return None
+
+
+def _submitted(submitter: Submitter, run: _Run) -> _RunningJob:
+    """A new job, when the parties are there."""
+    _await_parties(submitter, run)
+    try:
+        job = submitter.submit(write_job(run.folder / ".job", run.order, run.study))
+    finally:
+        shutil.rmtree(run.folder / ".job", ignore_errors=True)
+    run.enter("starting at the hub and at all parties")
+    return _RunningJob(submitter, run, job)
 
 
 def _await_parties(submitter: Submitter, run: _Run) -> None:
@@ -354,9 +394,10 @@ def _await_parties(submitter: Submitter, run: _Run) -> None:
 class _RunningJob:
     """One job, as the submitter sees it."""
 
-    def __init__(self, submitter: Submitter, run: _Run) -> None:
-        self.submitter, self.run = submitter, run
-        self.seen = -1  # the last tree
+    def __init__(self, submitter: Submitter, run: _Run, job: str) -> None:
+        self.submitter, self.run, self.id = submitter, run, job
+        run.job = job
+        self.seen = -1  # the last tree of this job
         self.state = ""  # in FLARE's words
         self.back: list[str] = []  # parties that were lost and are connected again
         self.without_model: list[str] = []
@@ -364,20 +405,20 @@ class _RunningJob:
         self._told: dict[str, float] = {}  # when it was said that a party is waited for
         self._left: list[str] = []  # who has said goodbye
         self._ready = False  # the hub's end of the job answers
-        try:
-            self.id = submitter.submit(write_job(run.folder / ".job", run.order, run.study))
-        finally:
-            shutil.rmtree(run.folder / ".job", ignore_errors=True)
 
     def follow(self) -> bool:
         """Follow the job until it ends. True: the results are here. A job that cannot get there is aborted."""
-        done = False
+        done = lost = False
         try:
             while not (done := self._look()) and not self.back and not self.state.startswith("FINISHED"):
                 time.sleep(POLL)
+        except HubLost:
+            lost = True  # the hub may run it still
+            raise
         finally:
-            if not done:
+            if not done and not lost:
                 self.submitter.abort(self.id)
+        self.run.job = ""
         return done
 
     def _look(self) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 import tomllib
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,7 @@ import msgspec
 from simfl.deploy.answers import Connection, Question, Status, read_connections, versions
 from simfl.deploy.course import Stage, read_stages
 from simfl.deploy.party_file import read_party_file
-from simfl.deploy.submitter import Submitter
+from simfl.deploy.submitter import HubLost, Submitter
 from simfl.deploy.way import NotYet, hub_of, try_way
 from simfl.errors import EngineError, FileError
 from simfl.privacy.certificates import expiry_of
@@ -122,7 +123,7 @@ OFF = "the hub does not run here. Start it: simfl hub start"
 def _asked(place: Place, report: SiteReport) -> SiteReport:
     """With what the hub itself knows."""
     begun = time.time()
-    with closing(Submitter(place.kit)) as submitter:
+    with _session(place.kit) as submitter:
         begun = time.time()
         known = submitter.hub()
     ahead = known.time - (begun + time.time()) / 2
@@ -137,6 +138,17 @@ def _asked(place: Place, report: SiteReport) -> SiteReport:
     )
 
 
+@contextmanager
+def _session(kit: Path) -> Iterator[Submitter]:
+    """With the hub. One that goes in between is told with what to do."""
+    with closing(Submitter(kit)) as submitter:
+        try:
+            yield submitter
+        except HubLost as loss:
+            fact = str(loss).rstrip(".")
+            raise EngineError(f"{fact[0].upper()}{fact[1:]}. Start it (simfl hub start), then ask again.") from None
+
+
 def pid_of(kit: Path) -> int | None:
     """The process that runs from this kit."""
     try:
@@ -147,7 +159,7 @@ def pid_of(kit: Path) -> int | None:
 
 def stop_training(kit: Path, run: str) -> Stage:
     """Stop a training at the hub; returns where it stood."""
-    with closing(Submitter(kit)) as submitter:
+    with _session(kit) as submitter:
         found = _running(submitter, run)
         until = time.monotonic() + STOP_WITHIN
         while time.monotonic() < until:

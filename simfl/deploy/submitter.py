@@ -12,11 +12,17 @@ from typing import Any
 import msgspec
 
 from simfl.deploy.answers import READY, STATUS, HubStatus, Piece, Question, Status
+from simfl.deploy.course import DONE
 from simfl.deploy.way import NotYet, try_way
 from simfl.errors import EngineError, FileError
 from simfl.privacy.certificates import SUBMITTER
 from simfl.storage import require_private
 from simfl.transport.lifetime import PROGRESS
+
+WAITING = ("SUBMITTED", "APPROVED")  # FLARE's words for a job that it has yet to start, also after its own restart
+
+NO_SESSION = ("ERROR_SERVER_CONNECTION", "ERROR_INACTIVE_SESSION", "ERROR_AUTHENTICATION")  # FLARE's words as well
+CUT = "the hub did not answer in time, or has forgotten this session"
 
 
 class HubLost(EngineError):  # noqa: N818 - it is what happened
@@ -41,6 +47,13 @@ def _obstacle(kit: Path) -> str:
     except (NotYet, EngineError) as obstacle:
         return str(obstacle).rstrip(".")
     return ""
+
+
+def _is_cut(error: Exception) -> bool:
+    """Whether FLARE got no answer in time, or one of a hub that was started meanwhile: a new session is needed."""
+    from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection, SessionClosed
+
+    return isinstance(error, (NoConnection, SessionClosed, AuthenticationError, TimeoutError))
 
 
 class Submitter:
@@ -82,6 +95,22 @@ class Submitter:
         """Whether the hub's end of this job answers questions yet."""
         return bool(self._command(f"{READY} {job}").get("ready"))
 
+    def runs(self, job: str) -> bool:
+        """Whether the hub runs this job, or is about to. FLARE alone says so of a job that ended with its hub, too."""
+        if self._command(f"{READY} {job}").get("runs"):
+            return True
+        try:
+            return self.status(job) in WAITING
+        except HubLost:
+            raise
+        except EngineError:  # FLARE does not know it any more
+            return False
+
+    def job_of(self, run: str) -> str:
+        """The last job of a training at the hub, unless it has ended without a model; "" if there is none."""
+        known = self.hub().trainings
+        return next((s.job for s in known if s.run == run and (s.stage == DONE or not s.ended)), "")
+
     def submit(self, folder: Path) -> str:
         """Start the job in this folder; returns its id."""
         job: str = self._do(self.session.submit_job, str(folder))
@@ -109,9 +138,11 @@ class Submitter:
     def _command(self, command: str) -> dict[str, Any]:
         """One of our own commands to the hub's process."""
         reply = self._do(self.session.do_command, command)
-        found = [
-            item["data"] for item in reply.get("data", ()) if isinstance(item, dict) and item.get("type") == "dict"
-        ]
+        data = reply.get("data", ())
+        found = [item["data"] for item in data if isinstance(item, dict) and item.get("type") == "dict"]
+        if not found and reply.get("status") in NO_SESSION:
+            self._check()
+            raise HubLost(CUT)
         if not found:
             raise EngineError(f"The hub did not answer: {reply.get('details') or reply.get('status')}.")
         return dict(found[0])
@@ -129,4 +160,6 @@ class Submitter:
             self._check()
             if obstacle := _obstacle(self.kit):
                 raise HubLost(f"the hub is lost: {obstacle}") from None
+            if _is_cut(error):  # and the hub answers again
+                raise HubLost(CUT) from None
             raise EngineError(f"The hub refused, or the connection broke: {error}.") from None

@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 from nvflare.collab import CollabCallError
 
 from benchmarks.chaos import PARTIES, write_study
 from simfl.deploy import run as runs
-from simfl.deploy.answers import READY
+from simfl.deploy.answers import READY, HubStatus
+from simfl.deploy.course import read_stages
 from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
 from simfl.privacy.certificates import SUBMITTER
 from simfl.privacy.tokens import secret_of
@@ -67,8 +69,9 @@ class InStep(HubEndpoint):
 class Job:
     """A running job."""
 
-    def __init__(self, config, kits):
+    def __init__(self, config, kits, number):
         self.hub = InStep(**config["components"][0]["args"])
+        self.hub.job = number
         self.sites = {}
         for party in self.hub.study.parties:
             end = PartyEndpoint()
@@ -181,8 +184,9 @@ class Federation:
 
     def submit_job(self, folder):
         config = self.transfer / folder / "app_server" / "config" / "config_fed_server.json"  # as FLARE: absolute wins
-        self.jobs.append(Job(json.loads(config.read_text()), self.kits))
-        return str(len(self.jobs) - 1)
+        number = str(len(self.jobs))
+        self.jobs.append(Job(json.loads(config.read_text()), self.kits, number))
+        return number
 
     def do_app_command(self, job, topic, question):
         if not self.jobs[int(job)].thread.is_alive():
@@ -191,10 +195,18 @@ class Federation:
 
     def do_command(self, command):
         """The hub's end of a job answers from the start."""
-        return {"data": [{"type": "dict", "data": {"ready": command.startswith(READY)}}]}
+        if command.startswith(READY):
+            known = {"ready": True, "runs": self.runs(command.split()[1])}
+        else:
+            stages = read_stages(self.kits / "hub" / "runs")
+            known = msgspec.to_builtins(HubStatus(time=0.0, since=0.0, versions={}, expires=0.0, trainings=stages))
+        return {"data": [{"type": "dict", "data": known}]}
+
+    def runs(self, job):
+        return int(job) < len(self.jobs) and self.jobs[int(job)].thread.is_alive()
 
     def get_job_status(self, job):
-        return "RUNNING" if self.jobs[int(job)].thread.is_alive() else "FINISHED:EXECUTION_EXCEPTION"
+        return "RUNNING" if self.runs(job) else "FINISHED:EXECUTION_EXCEPTION"
 
     def get_connected_client_list(self):
         heard = {party: 0.0 if party in self.away else time.time() + 1 for party in self.parties}

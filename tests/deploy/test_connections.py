@@ -15,6 +15,7 @@ from simfl.callbacks import logger
 from simfl.deploy.answers import CONNECTIONS, STALE
 from simfl.deploy.connections import HubConnections, PartyConnections
 from simfl.deploy.logs import Listening
+from simfl.errors import FileError
 from simfl.transport.lifetime import who_left
 
 
@@ -79,7 +80,7 @@ def party():
     made = PartyConnections()
     made.told, made.ended, made.jobs = [], [], ["job"]
     made.agents = {"server": None}
-    made.hub, made._heard = "the hub at h:1", time.time()
+    made.hub, made._heard = "the hub at h:1", time.monotonic()
     made._site = SimpleNamespace(cell=SimpleNamespace(core_cell=SimpleNamespace(agents=made.agents)))
     made.engine = SimpleNamespace(
         get_all_job_ids=lambda: list(made.jobs), abort_app=lambda job, heartbeat_cleanup: made.ended.append(job)
@@ -132,3 +133,59 @@ def test_a_question_that_nobody_answered_is_no_sign_of_life(party):
     beat(party, took=STALE + 5)
     party.look()
     assert "the hub at h:1 has not answered since" in party.told[0]
+
+
+def test_a_clock_that_is_set_is_no_silence_and_no_sign_of_life(party, monkeypatch):
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600.0)
+    party.look()
+    assert party.told == []
+    party._heard -= 2 * STALE
+    monkeypatch.setattr(time, "time", lambda: now - 3600.0)
+    party.look()
+    assert len(party.told) == 1
+    beat(party)
+    party.look()
+    assert party.told[1:] == ["connected to the hub at h:1 again"]
+
+
+def test_a_job_that_cannot_be_ended_keeps_no_other_alive_and_is_tried_again(party):
+    ended, stuck = party.engine.abort_app, ["stuck"]
+    party.jobs = ["stuck", "job"]
+
+    def abort(job, heartbeat_cleanup):
+        if job in stuck:
+            raise ConnectionError("no answer")
+        ended(job, heartbeat_cleanup)
+
+    party.engine.abort_app = abort
+    party.hub_gone(True)
+    party.look_once(party.look)
+    party.look_once(party.look)
+    assert party.ended == ["job", "job"]
+    assert party.told[1:] == ["cannot look who is connected (OSError: cannot end stuck: no answer); trying on"]
+    stuck.clear()
+    party.look_once(party.look)
+    party.look_once(party.look)
+    assert party.ended[2:] == ["stuck", "job"]
+
+
+def test_a_hub_whose_disk_is_full_says_so_once_and_looks_on(hub, monkeypatch):
+    def full(*args):
+        raise FileError("connections.json cannot be written: No space left on device.")
+
+    monkeypatch.setattr("simfl.deploy.connections.write_atomically", full)
+    before = len(hub.told)
+    for age in (100, 0, 100):
+        hub.clients = [client("north", time.time() - age), client("south", time.time())]
+        hub.look_once(hub.look)
+    said = [text for text in hub.told[before:] if "No space left" in text]
+    assert said == [
+        "cannot look who is connected (FileError: connections.json cannot be written: No space left on device.); "
+        "trying on"
+    ]
+    assert [text.split(":")[0].split(" (")[0] for text in hub.told[before:] if text.startswith("north")] == [
+        "north is lost",
+        "north is back",
+        "north is lost",
+    ]

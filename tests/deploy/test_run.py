@@ -26,7 +26,6 @@ from simfl.deploy.kits import provision
 from simfl.deploy.orders import Order
 from simfl.deploy.party_file import read_party_file
 from simfl.deploy.study import read_study, write_examples
-from simfl.deploy.submitter import HubLost
 from simfl.deploy.tables import open_table
 from simfl.errors import EngineError, FileError, StudyError
 from simfl.hub.journal import Grew, open_journal
@@ -425,28 +424,3 @@ def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_pa
         assert {p.name: p.on for p in run.protections}["Noise (differential privacy)"] == bool(more)
         assert report.write(own).exists()
     assert not RunRecord.load(folder).gains  # nobody else learns of it
-
-
-def waiting(check=lambda: None):
-    """A training that has lost its hub, and what it says."""
-    said = []
-    listener = runs.Listener(tell=said.append)
-    return SimpleNamespace(listener=listener, check=check, again="simfl train study.toml --resume"), said
-
-
-def test_a_hub_that_does_not_come_back_is_given_up_with_the_command_that_continues(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "WAIT_FOR_HUB", 0.0)
-    lost, said = waiting()
-    with pytest.raises(
-        EngineError, match=r"did not come back .*\(the connection to the hub broke\).*train study.toml --r"
-    ):
-        runs._reconnect(tmp_path, lost, HubLost("the connection to the hub broke"))
-    assert "the connection to the hub broke; waiting for it" in said[0]
-
-
-def test_nobody_waits_for_a_hub_of_this_machine_that_has_ended(tmp_path):
-    def ended():
-        raise EngineError("The process of hub has ended.")
-
-    with pytest.raises(EngineError, match="has ended"):
-        runs._reconnect(tmp_path, waiting(ended)[0], HubLost("the connection to the hub broke"))
