@@ -36,7 +36,7 @@ Neighbors = Annotated[int, Meta(ge=0, le=2**16)]
 Nodes = Annotated[int, Meta(ge=1, le=2**28)]
 Round = Annotated[int, Meta(ge=0, le=2**40)]
 Seed = Annotated[int, Meta(ge=0)]
-Exponent = Annotated[int, Meta(ge=-2000, le=2000)]
+Exponent = Annotated[int, Meta(ge=-1000, le=1000)]
 Parties = Annotated[int, Meta(ge=1, le=2**16)]
 WordBytes = Literal[3, 4, 7, 8]  # of a gradient and a hessian summed onto a row (`privacy/words.py`)
 

@@ -6,7 +6,7 @@ must leave the other parties their digits. What arrives later is compared with w
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from simfl.privacy.exact import LEAF_BITS, power_above, resolution
 from simfl.privacy.noise import REACH, Noise
 from simfl.privacy.words import FORMS
 from simfl.training.groups import SPREAD
-from simfl.training.losses import GROWTH, loss_of
+from simfl.training.losses import GROWTH, loss_of, only_finds_splits
 
 FINE_ENOUGH = 2.0**-10  # of the largest hessian of a row: the coarsest grid of hessians rounded to the nearest
 VISIBLE = (2.0**-4, 2.0**-2)  # of an ordinary row's gradient and hessian: the coarsest grids for rounding at random
@@ -52,14 +52,14 @@ class Precision:
     min_group: int = 1
     noise: Noise | None = None
     ordinary: tuple[float, float] | None = None
-    n_neighbors: int = 1
+    neighbors: Mapping[str, int] = field(default_factory=dict)  # per party: of how many rows each of its rows draws one
 
     def onto_rows(self, most_uses: Mapping[str, int]) -> RowPrecision:
         """Sums onto rows are bounded by how many rows resemble the same row."""
         more = SPREAD * self.min_group if self.min_group > 1 else 1
         uses = {party: more * most_uses.get(party, 0) for party in self.started}
         exact = self._exact(uses)
-        return self._short({party: self._drawn(n) for party, n in uses.items()}) or exact
+        return self._short({party: self._drawn(n, self.neighbors.get(party, 1)) for party, n in uses.items()}) or exact
 
     def _exact(self, uses: Mapping[str, float]) -> RowPrecision:
         """Rounded to the nearest: gradients in four bytes, hessians in three where that is fine enough."""
@@ -90,11 +90,11 @@ class Precision:
         sizes = [(s, uses[party]) for party, s in self.started.items()]
         return [s.gradient * n + REACH * far[0] for s, n in sizes], [s.hessian * n + REACH * far[1] for s, n in sizes]
 
-    def _drawn(self, uses: float) -> float:
+    def _drawn(self, uses: float, neighbors: int) -> float:
         """How many of the rows that resemble a row are drawn onto it for one tree, as a rule. More are cut off."""
         if self.min_group > 1:  # small groups are joined whatever was drawn
             return uses
-        mean = uses / self.n_neighbors
+        mean = uses / neighbors
         return min(uses, mean + DEVIATIONS * math.sqrt(mean))
 
     def _check_digits(self, bounds: Mapping[str, float], exponent: int) -> None:
@@ -169,12 +169,22 @@ def ordinary(
     None where sums onto rows must be exact: leaf values are found from them, or nobody knows what is ordinary.
     """
     loss = loss_of(params)
-    if loss.ordinary is None or params.leaf_values == "builder":
+    if loss.ordinary is None or not only_finds_splits(params):
         return None
     limit = loss.limits[0]
     weights = [min(s.gradient, s.total_gradient / max(rows[party], 1)) / limit for party, s in started.items()]
     least = min((weight for weight in weights if weight), default=0.0)
     return loss.ordinary[0] * least, loss.ordinary[1] * least
+
+
+def neighbors_of(rows: Mapping[str, int], n_neighbors: int) -> dict[str, int]:
+    """Of how many similar rows each of a party's rows draws one: of fewer where another party has fewer rows.
+
+    >>> neighbors_of({"a": 3, "b": 1000, "c": 50}, n_neighbors=5)
+    {'a': 5, 'b': 3, 'c': 3}
+    """
+    others = {party: [n for other, n in rows.items() if other != party] for party in rows}
+    return {party: max(min([n_neighbors, *sizes]), 1) for party, sizes in others.items()}
 
 
 def check_bounds(reply: msg.Started, n_rows: int, params: TrainParams) -> None:

@@ -25,7 +25,7 @@ from simfl.hub.handshake import MaskSteps, agree_on_masks
 from simfl.hub.journal import Entry, Grew, Rematched
 from simfl.hub.labels import Labels
 from simfl.hub.matching import recall
-from simfl.hub.precision import Precision, check_bounds, ordinary
+from simfl.hub.precision import Precision, check_bounds, neighbors_of, ordinary
 from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
@@ -97,7 +97,8 @@ class Rounds:
             with sent_by(party):
                 check_bounds(reply, prepared.rows[party], params)
         noise = plan_noise(params, self.plan.n_rounds, n_parties, shares_rows=prepared.has_similar_rows)
-        usual, neighbors = ordinary(started, prepared.rows, params), prepared.params.n_neighbors or 1
+        usual = ordinary(started, prepared.rows, params)
+        neighbors = neighbors_of(prepared.rows, prepared.params.n_neighbors or 1)
         self.precision = Precision(started, params.min_group or 1, noise, usual, neighbors)
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 

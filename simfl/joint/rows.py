@@ -57,7 +57,7 @@ class Placement:
     def __init__(self, rows: BinnedRows | SparseRows, n_trees: int, threads: int) -> None:
         self.n_trees = n_trees
         self._kept: _Kept = _InNodeOrder(rows, n_trees) if isinstance(rows, BinnedRows) else _ByColumn(rows, n_trees)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[int, ThreadPoolExecutor] = {}  # by their number of threads: alone a party has more of them
         self.threads = threads  # may change: a party that is asked alone has those of all
 
     def begin(self, take: Take) -> tuple[Longs, Longs]:
@@ -106,8 +106,14 @@ class Placement:
             for part in parts:
                 work(part)
         else:
-            self._pool = self._pool or ThreadPoolExecutor(self.threads, thread_name_prefix="simfl-joint")
-            list(self._pool.map(work, parts))  # raises what a thread raised
+            list(self._threads().map(work, parts))  # raises what a thread raised
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """As many as there are for this party now."""
+        kept = self._pools.get(self.threads)
+        if kept is None:
+            kept = self._pools[self.threads] = ThreadPoolExecutor(self.threads, thread_name_prefix="simfl-joint")
+        return kept
 
 
 class _Kept(Protocol):

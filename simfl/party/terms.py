@@ -33,10 +33,11 @@ from simfl.params import (
 from simfl.party import joint_terms
 from simfl.preprocessing.scaling import WITHOUT_WEIGHT, Scale
 from simfl.privacy.guard import n_hashes_of
-from simfl.training.losses import is_multi, labels_of, settings_of
+from simfl.training.losses import is_multi, labels_of, only_finds_splits, settings_of
 from simfl.training.schedule import TURNS, n_rounds
 
 MOST_SUMS = 2**30  # bytes of sums onto the rows of one party: they are allocated before they are sent
+EXACT_BYTES = 7  # of a word: from there on gradients and hessians are rounded to the nearest
 MOST_TURNS = 2**20  # of a training: the order of turns is followed one by one
 NARROWEST = 0.05  # of the spread of this party's own projections: a finer bucket would tell single values apart
 FAR = 100.0  # times: a party's own spread in a column differs from that of all rows by no more
@@ -420,6 +421,8 @@ class Rules:
     def _turn(self, question: msg.SumOntoRows | msg.Grow) -> None:
         """Whether those build whose turn it is."""
         turns = self.terms.train.turns
+        long_enough = question.word_bytes >= EXACT_BYTES or only_finds_splits(self.terms.train)
+        self.refuse_unless(long_enough, f"the study's sums onto rows take at least {EXACT_BYTES} bytes")
         builders = question.builders if isinstance(question, msg.SumOntoRows) else [self.name]
         self._known_names(builders)
         next_one = self._next_builder(question.round)

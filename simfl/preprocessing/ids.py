@@ -33,6 +33,7 @@ class Ids:
         Ids(low=array([[   7,    0],
                [4464,    1]], dtype=uint16), high=array([[6]], dtype=uint8))
         """
+        ids = ids.astype(np.int32, copy=False)
         bits = range(_LOW, max((n_rows - 1).bit_length(), _LOW))
         high = [np.packbits((ids & ids.dtype.type(1 << bit)) != 0, bitorder="little") for bit in bits]
         planes = np.array(high, dtype=np.uint8).reshape(len(bits), -(-ids.size // 8))

@@ -326,6 +326,14 @@ def test_a_round_is_answered_once_and_an_identical_question_identically(kind):
     assert wire.encode(session.handle(question)) == wire.encode(first)
 
 
+@pytest.mark.parametrize("kind", [msg.SumOntoRows, msg.Grow])
+@pytest.mark.parametrize("exact", [{"leaf_values": "builder", "extra_depth": 0}, NOISE], ids=["builder", "noise"])
+def test_short_words_only_where_sums_onto_rows_find_nothing_but_splits(kind, exact):
+    session, question = halted(kind, **exact)
+    assert question.word_bytes >= 7
+    refuses(session, replace(question, word_bytes=3), "at least 7 bytes")
+
+
 def test_groups_chosen_by_the_hub_are_asked_for_once():
     session, question = halted(msg.SumOntoRows, ids="fresh", min_group=5)
     session.handle(question)

@@ -8,8 +8,9 @@ from scipy import sparse
 import simfl
 from simfl import messages as msg
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError
-from simfl.hub.precision import Precision, ordinary
+from simfl.hub.precision import Precision, neighbors_of, ordinary
 from simfl.params import train_params
+from simfl.privacy.words import FORMS, most_steps
 from simfl.transport.local import LocalTransport
 from tests.wire import (
     bits,
@@ -488,10 +489,22 @@ def test_sums_that_only_find_splits_take_as_many_bytes_as_keep_ordinary_rows_vis
     started = announced(n_parties)
     usual = ordinary(started, dict.fromkeys(started, 1000), train_params())
     assert usual == (1.0, 0.25)
-    found = Precision(started, ordinary=usual, n_neighbors=5).onto_rows(dict.fromkeys(started, uses))
+    found = Precision(started, ordinary=usual, neighbors=dict.fromkeys(started, 5)).onto_rows(
+        dict.fromkeys(started, uses)
+    )
     assert found.word_bytes == word_bytes
     assert found.exponents[0] <= -4
     assert found.exponents[1] <= -4
+
+
+def test_a_builder_with_few_rows_gets_the_whole_sums():
+    """All rows of "b" draw one of the three rows of "a": on average 333 land on each, and there is room for them."""
+    started = {name: announced(1)["p0"] for name in ("a", "b")}
+    usual = ordinary(started, {"a": 3, "b": 1000}, train_params())
+    precision = Precision(started, ordinary=usual, neighbors=neighbors_of({"a": 3, "b": 1000}, 5))
+    (_, unit), word_bytes = precision.onto_rows({"a": 15, "b": 1000})
+    _, most = most_steps(FORMS[word_bytes], 2)
+    assert most * 2.0**unit >= 0.25 * (333 + 2 * 333**0.5)
 
 
 @pytest.mark.parametrize(("weight", "word_bytes"), [(1.0, 3), (8.0, 4), (64.0, 7)])
@@ -499,7 +512,9 @@ def test_rows_of_little_weight_stay_visible_beside_heavy_ones(weight, word_bytes
     heavy = msg.Started(gradient=weight, hessian=0.25 * weight, total_gradient=1024.0, total_hessian=256.0)
     started = announced(2) | {"heavy": heavy}  # one row of it
     usual = ordinary(started, dict.fromkeys(started, 1000), train_params())
-    found = Precision(started, ordinary=usual, n_neighbors=5).onto_rows(dict.fromkeys(started, 40))
+    found = Precision(started, ordinary=usual, neighbors=dict.fromkeys(started, 5)).onto_rows(
+        dict.fromkeys(started, 40)
+    )
     assert found.word_bytes == word_bytes
     assert found.exponents[0] <= -4
 

@@ -64,6 +64,11 @@ def loss_of(params: TrainParams) -> Loss:
     return loss_named(params.objective, {**settings_of(params), **more})
 
 
+def only_finds_splits(params: TrainParams) -> bool:
+    """Whether sums onto rows may be rounded at random: leaf values come from other sums, and sizes are known."""
+    return loss_of(params).ordinary is not None and params.leaf_values != "builder" and params.epsilon is None
+
+
 def with_spread(params: TrainParams, label_sums: Sequence[float], weight: float) -> TrainParams:
     """The parameters with the spread of the labels, where the objective needs it and it is not given.
 
