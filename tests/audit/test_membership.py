@@ -42,7 +42,7 @@ def test_shadows_help_where_people_differ():
 
 
 def test_an_overfit_model_gives_its_members_away(noise):
-    (found,) = members_from_answers(people(noise, n_trees=100, learning_rate=0.3), n_shadows=8)
+    (found,) = members_from_answers(people(noise, n_trees=200, learning_rate=0.3), n_shadows=8)
     assert found.details["auc"] > 0.9
     assert found.success > 0.8
     assert found.details["tpr_low"] > 0.05

@@ -1,5 +1,7 @@
 """The benchmark of attacks: its page has every figure beside guessing, and bagging is what it says."""
 
+from itertools import repeat
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ def two_clients():
 def test_each_clients_trees_have_the_sums_of_its_own_rows(two_clients):
     trees = attacks.bagged(two_clients, rounds=4)
     assert len(trees) == 8
-    forest = Forest.of(trees, 0.0, lockstep=2)
+    forest = Forest.of(trees, 0.0, batches=repeat(2))
     for client, (X, y) in enumerate(two_clients):
         mine = (np.arange(8) % 2 == client)[forest.tree_of_node]
         values = Equations.of_values(forest, attacks.XGBOOST["eta"], attacks.XGBOOST["reg_lambda"]).only(mine)
