@@ -62,22 +62,26 @@ def in_one_process(study_path: Path) -> bytes:
 
 
 def slow_down(local: LocalProcesses, party: str, until: Callable[[], bool]) -> None:
-    """Suspend a party's job again and again, in the background, after every answer: a training that lasts.
+    """Suspend a party's job again and again, in the background, after every tree: a training that lasts.
 
-    In between it gets its turn, however busy the machine is: else it would be taken for dead.
+    In between it gets its turn, however busy the machine is: else it would be taken for dead. The hub's journal tells
+    when a tree is there: a party's own is written in blocks.
     """
 
-    def answered() -> int:
-        return sum(journal.stat().st_size for journal in local.kits[party].glob("runs/*/journal"))
+    def grown() -> int:
+        return sum(journal.stat().st_size for journal in local.kits["hub"].glob("runs/*/journal"))
 
     def work() -> None:
         while not until():
-            jobs = psutil.Process(local.processes[party].pid).children(recursive=True)
+            try:
+                jobs = psutil.Process(local.processes[party].pid).children(recursive=True)
+            except psutil.NoSuchProcess:
+                return  # the federation has ended
             for_each(jobs, psutil.Process.suspend)
             time.sleep(1.0)
-            before, give_up = answered(), time.monotonic() + 5.0
+            before, give_up = grown(), time.monotonic() + 5.0
             for_each(jobs, psutil.Process.resume)
-            while answered() == before and time.monotonic() < give_up:
+            while grown() == before and time.monotonic() < give_up:
                 time.sleep(0.01)
 
     threading.Thread(target=work, daemon=True).start()

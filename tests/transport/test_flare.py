@@ -170,7 +170,7 @@ def test_a_study_that_nobody_has_approved_is_not_trained(federation, tmp_path):
 
 
 def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federation, tmp_path):
-    text = federation.shared.read_text().replace(TREES, "n_trees = 90").replace("patience = 20", "patience = 10")
+    text = federation.shared.read_text().replace(TREES, "n_trees = 150").replace("patience = 20", "patience = 10")
     text = text.replace('"stop"', '"continue"').replace("rematch = 10", "rematch = 64")
     said, killed = [], []
 
@@ -188,7 +188,7 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
     missed = history["missed"]["south"]
     assert list(history["missed"]) == ["south"]
     assert missed == list(range(missed[0], missed[-1] + 1))
-    assert len(history["trees"]) == 90
+    assert len(history["trees"]) == 150
     assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
     assert next(federation.kits["south"].glob("runs/*/model.ubj"))
 
