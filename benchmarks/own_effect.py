@@ -170,30 +170,36 @@ def summary(found: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def page(table: pd.DataFrame) -> str:
-    """The results as Markdown: the best way of each line in bold."""
-    lines = [
-        "# A party that differs in kind",
-        "",
-        f"Written by `python -m benchmarks.own_effect --page docs/results/own-effect.md` with {pages.versions()}.",
-        "",
+def page(table: pd.DataFrame) -> pages.Page:
+    """The results as a page: losses, the best way of each line in bold, and for how many parties each way helps."""
+    made = pages.Page(
+        "A party that differs in kind", "python -m benchmarks.own_effect --page docs/results/own-effect.md"
+    )
+    made.say(
         "Loss on each party's own held-out rows (log loss; root mean square error for California), mean over parties "
-        "and seeds; in brackets for how many parties it is below that of being alone. All trainings stop by the same "
-        "rule, on validation rows; `continued` finds its rounds by cross-validation on the party's own training rows, "
-        "and its learning rate of 0.05 was chosen on validation rows (`--choose`). The held-out rows have no part in "
-        "it. [What the ways are](../howto/own-effect.md).",
-        "",
-        "| table | recipe | seeds | " + " | ".join(WAYS.values()) + " |",
-        "|---|---|---|" + "---|" * len(WAYS),
-    ]
-    for (name, recipe), rows in table.groupby(["table", "recipe"], sort=False):
-        best = rows["loss"].min()
-        cells = []
-        for row in rows.itertuples():
-            text = f"{row.loss:.4f}" + ("" if row.way == "alone" else f" ({row.better} of {row.parties})")
-            cells.append(f"**{text}**" if row.loss == best else text)
-        lines.append(f"| {name} | {recipe} | {rows['seeds'].iloc[0]} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        "and seeds. All trainings stop by the same rule, on validation rows; `continued` finds its rounds by "
+        "cross-validation on the party's own training rows, and its learning rate of 0.05 was chosen on validation "
+        "rows (`--choose`). The held-out rows have no part in it. [What the ways are](../howto/own-effect.md)."
+    )
+    made.head("Loss")
+    made.table(["table", "recipe", "seeds", *WAYS.values()], _lines(table, _losses), texts=2)
+    made.head("Parties that have less loss than alone")
+    ways = [title for way, title in WAYS.items() if way != "alone"]
+    made.table(["table", "recipe", "parties", *ways], _lines(table, _better), texts=2)
+    return made
+
+
+def _lines(table: pd.DataFrame, cells: Callable[[pd.DataFrame], list[Any]]) -> list[list[Any]]:
+    return [[*case, *cells(rows)] for case, rows in table.groupby(["table", "recipe"], sort=False)]
+
+
+def _losses(rows: pd.DataFrame) -> list[Any]:
+    best = rows["loss"].min()
+    return [rows["seeds"].iloc[0], *(f"**{loss:.4f}**" if loss == best else f"{loss:.4f}" for loss in rows["loss"])]
+
+
+def _better(rows: pd.DataFrame) -> list[Any]:
+    return [rows["parties"].iloc[0], *rows["better"][rows["way"] != "alone"]]
 
 
 def main() -> None:
@@ -222,9 +228,8 @@ def main() -> None:
             given.json.write_text(json.dumps(found))
         console.print(f"{case} done", style="dim")
     table = summary(found)
-    text = page(table)
     if given.page:
-        given.page.write_text(text)
+        page(table).write(given.page)
     shown = Table("table", "recipe", *WAYS.values())
     for (name, recipe), rows in table.groupby(["table", "recipe"], sort=False):
         shown.add_row(name, recipe, *(f"{row.loss:.4f} ({row.better})" for row in rows.itertuples()))

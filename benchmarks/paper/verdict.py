@@ -37,10 +37,10 @@ def write(plan: Plan, out: Path, command: str) -> None:
         _theorem_2(plan, out),
         _theorem_1(plan, out),
     ]
-    made.table(["the paper's claim", "with the paper's settings", "with today's settings", "page"], lines)
+    made.table(["the paper's claim", "with the paper's settings", "with today's settings", "page"], lines, texts=4)
     made.head("When, and with what")
     rows = [[f"[{name}]({name}.md)", measured_of(out / f"{name}.md") or "-"] for name in PAGES]
-    made.table(["page", "measured"], rows)
+    made.table(["page", "measured"], rows, texts=2)
     made.write(out / "paper.md")
 
 
