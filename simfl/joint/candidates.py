@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Doubles, Ints, Mask
+from simfl.joint._part import part
 from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level
 from simfl.preprocessing.splitmix import below, mix, row_token
 
@@ -179,12 +180,12 @@ def _number(tree, number, in_tree, first, end):  # type: ignore[no-untyped-def]
         in_tree[tree[place]] += 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _share(token):  # type: ignore[no-untyped-def]
     return np.float64(token >> np.uint64(11)) * 2.0**-53
 
 
-@njit(nogil=True, cache=True)
+@part
 def _box(place, column, n_points, parent, is_right, feature, cut):  # type: ignore[no-untyped-def]
     """The cuts of a column that still divide a node: from the first to before the second."""
     low, high = 0, n_points[column]
@@ -199,7 +200,7 @@ def _box(place, column, n_points, parent, is_right, feature, cut):  # type: igno
     return low, high
 
 
-@njit(nogil=True, cache=True)
+@part
 def _has_level(place, column, level, parent, is_right, feature, levels_left):  # type: ignore[no-untyped-def]
     """Whether rows of this level can be in a node."""
     above = parent[place]
@@ -212,7 +213,7 @@ def _has_level(place, column, level, parent, is_right, feature, levels_left):  #
     return True
 
 
-@njit(nogil=True, cache=True)
+@part
 def _path_weights(place, allowed, parent, feature, weights, total):  # type: ignore[no-untyped-def]
     """Running totals of the columns' chances below this path. False where nothing is known yet."""
     n = len(total)
@@ -235,7 +236,7 @@ def _path_weights(place, allowed, parent, feature, weights, total):  # type: ign
     return running > 0.0
 
 
-@njit(nogil=True, cache=True)
+@part
 def _find_usable(allowed, n_points, n_levels, usable):  # type: ignore[no-untyped-def]
     """The allowed columns that have a cut at all; returns how many."""
     n = 0
@@ -294,7 +295,7 @@ def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
             times[out_f[i, k]] = 0
 
 
-@njit(nogil=True, cache=True)
+@part
 def _first_above(running, value):  # type: ignore[no-untyped-def]
     """The first of running totals that is above a value, or the last one."""
     low, high = 0, len(running) - 1
@@ -329,7 +330,7 @@ def _known_cuts(places, node, column, tree, seen, n_points, first_cut):  # type:
     return out[:n]
 
 
-@njit(nogil=True, cache=True)
+@part
 def _twice_as_long(cuts):  # type: ignore[no-untyped-def]
     out = np.empty((2 * len(cuts), 3), np.int32)
     for i in range(len(cuts)):
@@ -338,7 +339,7 @@ def _twice_as_long(cuts):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put(out_f, out_c, i, n, j, c):  # type: ignore[no-untyped-def]
     for k in range(n):
         if out_f[i, k] == j and out_c[i, k] == c:
@@ -347,7 +348,7 @@ def _put(out_f, out_c, i, n, j, c):  # type: ignore[no-untyped-def]
     return n + 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _count_levels(place, column, n_levels, parent, is_right, feature, levels_left):  # type: ignore[no-untyped-def]
     n = 0
     for level in range(n_levels):

@@ -30,6 +30,7 @@ from numba import njit
 
 from simfl.arrays import AnyArray, Longs
 from simfl.joint import noise, sending
+from simfl.joint._part import part
 from simfl.joint.candidates import Columns, Nodes
 from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level
 
@@ -140,7 +141,7 @@ def _siblings(nodes: Nodes, places: AnyArray) -> AnyArray:
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@part
 def _find(feature, first, last, wanted):  # type: ignore[no-untyped-def]
     for s in range(first, last):
         if feature[s] == wanted:
@@ -148,7 +149,7 @@ def _find(feature, first, last, wanted):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _boundaries(table, n, is_category, out):  # type: ignore[no-untyped-def]
     """What the boundary above each cell is called: the last bin below it, or the number of a group of levels."""
     for cell in range(n):
@@ -158,12 +159,12 @@ def _boundaries(table, n, is_category, out):  # type: ignore[no-untyped-def]
             out[table[b]] = b
 
 
-@njit(nogil=True, cache=True)
+@part
 def _has(bits, number):  # type: ignore[no-untyped-def]
     return (bits[number >> 3] >> np.uint8(number & 7)) & 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _any(bits, first, end):  # type: ignore[no-untyped-def]
     found = False
     for number in range(first, end):
@@ -171,12 +172,12 @@ def _any(bits, first, end):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(nogil=True, cache=True)
+@part
 def _set(bits, number):  # type: ignore[no-untyped-def]
     bits[number >> 3] |= np.uint8(1 << (number & 7))
 
 
-@njit(nogil=True, cache=True)
+@part
 def _parent_knows(place, column, number, parent, split_on, released):  # type: ignore[no-untyped-def]
     """Whether the parent has released a boundary, or got it from above by splits of this very column."""
     above = parent[place]
@@ -190,7 +191,7 @@ def _parent_knows(place, column, number, parent, split_on, released):  # type: i
     return False
 
 
-@njit(nogil=True, cache=True)
+@part
 def _states(place, j, apart, is_category, n, names, tree, about, state):  # type: ignore[no-untyped-def]
     """What may become of each boundary, by what the ancestors have released."""
     tree_of, parent, split_on, seen, released, used = tree
@@ -242,12 +243,13 @@ def _merge(question, counts, needed, sibling, places, tree, about, table, n_cell
                 n_cells[s] += alone
                 if alone:
                     _set(released[place], last)
-            now[first : first + n] = goes_to[:n]
+            for cell in range(n):
+                now[first + cell] = goes_to[cell]
             for b in range(N_BINS):
                 table[s, b] = goes_to[cell_of_bin[s, b]]
 
 
-@njit(nogil=True, cache=True)
+@part
 def _release(goes_to, n, first_cut, names, released, used):  # type: ignore[no-untyped-def]
     """Note the boundaries that stay, for the node and for its tree."""
     for cell in range(n - 1):
@@ -256,7 +258,7 @@ def _release(goes_to, n, first_cut, names, released, used):  # type: ignore[no-u
             _set(used, first_cut + names[cell])
 
 
-@njit(nogil=True, cache=True)
+@part
 def _settle(own, n, names, other, m, others, needed, state):  # type: ignore[no-untyped-def]
     """Shared boundaries are kept where both siblings have enough rows between any two. Both come to the same result."""
     mine, my_cells, theirs, their_cells, k, last = 0, 0, 0, 0, 0, -1
@@ -276,13 +278,16 @@ def _settle(own, n, names, other, m, others, needed, state):  # type: ignore[no-
         state[last] = GONE
 
 
-@njit(nogil=True, cache=True)
+@part
 def _missing_apart(counts, n, needed):  # type: ignore[no-untyped-def]
     """Whether there are enough missing values, and enough others."""
-    return counts[n - 1] >= needed[1] and counts[: n - 1].sum() >= needed[n - 1]
+    others = 0
+    for cell in range(n - 1):
+        others += counts[cell]
+    return counts[n - 1] >= needed[1] and others >= needed[n - 1]
 
 
-@njit(nogil=True, cache=True)
+@part
 def _join(own, n, state, needed, goes_to):  # type: ignore[no-untyped-def]
     """Merge cells until all have enough rows; kept boundaries stay, free ones where there is room on both sides."""
     total, cells, here = 0, 0, 0

@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Longs
+from simfl.joint._part import part
 from simfl.preprocessing.splitmix import below, row_token
 
 SURE = 40  # noise beyond SURE / epsilon does not occur
@@ -52,11 +53,11 @@ def _fill(chance, limit, other):  # type: ignore[no-untyped-def]
     small, large = np.empty(len(chance), np.int64), np.empty(len(chance), np.int64)
     n_small, n_large = 0, 0
     for i in range(len(chance)):
+        limit[i] = np.uint64(_HALF)
         if chance[i] < 1.0:
             small[n_small], n_small = i, n_small + 1
         else:
             large[n_large], n_large = i, n_large + 1
-    limit[:] = np.uint64(_HALF)
     while n_small > 0 and n_large > 0:
         n_small -= 1
         low, high = small[n_small], large[n_large - 1]
@@ -67,7 +68,7 @@ def _fill(chance, limit, other):  # type: ignore[no-untyped-def]
             small[n_small], n_small = high, n_small + 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def share(law, key, number):  # type: ignore[no-untyped-def]
     """The share of one number."""
     limit, other = law

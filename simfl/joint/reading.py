@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Doubles, Ints
+from simfl.joint._part import part
 from simfl.joint.candidates import NONE, RUNNERS_UP, Columns
 from simfl.joint.level import MISSING, Level
 from simfl.params import TrainParams
@@ -47,7 +48,7 @@ def best_splits(
     return Found(slot, left, gain, runners, G, H)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _weight(G, H, reg_lambda, reg_alpha, limit, low, high):  # type: ignore[no-untyped-def]
     below = H + reg_lambda
     if H <= 0 or below <= 0:
@@ -59,12 +60,12 @@ def _weight(G, H, reg_lambda, reg_alpha, limit, low, high):  # type: ignore[no-u
     return min(max(w, low), high)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _score(G, H, w, reg_lambda, reg_alpha):  # type: ignore[no-untyped-def]
     return -(2 * G * w + (H + reg_lambda) * w * w) - 2 * reg_alpha * abs(w)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _gain(GL, HL, GR, HR, own, sign, low, high, lam, alpha, limit, least):  # type: ignore[no-untyped-def]
     if min(HL, HR) < least or min(HL, HR) <= 0:
         return -np.inf
@@ -122,7 +123,7 @@ def _best(  # type: ignore[no-untyped-def]  # noqa: C901
         gain[i] = best if slot[i] >= 0 else 0.0
 
 
-@njit(nogil=True, cache=True)
+@part
 def _is_apart(table, cell):  # type: ignore[no-untyped-def]
     """Whether the missing rows have the last cell to themselves."""
     for b in range(MISSING):
@@ -131,7 +132,7 @@ def _is_apart(table, cell):  # type: ignore[no-untyped-def]
     return table[MISSING] == cell
 
 
-@njit(nogil=True, cache=True)
+@part
 def _order(order, G, H, first, n, by_value, lam):  # type: ignore[no-untyped-def]
     """Cells of numbers as they are, groups of levels by their best value (the largest first)."""
     for k in range(n):
@@ -147,7 +148,7 @@ def _order(order, G, H, first, n, by_value, lam):  # type: ignore[no-untyped-def
             order[p] = cell
 
 
-@njit(nogil=True, cache=True)
+@part
 def _cut(table, mask):  # type: ignore[no-untyped-def]
     last = -1
     for b in range(MISSING):
@@ -156,7 +157,7 @@ def _cut(table, mask):  # type: ignore[no-untyped-def]
     return last
 
 
-@njit(nogil=True, cache=True)
+@part
 def _runner(runners, second, j, cut, gain):  # type: ignore[no-untyped-def]
     """Keep the best two."""
     if gain > second[0]:

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs
-from simfl.joint import _dense, _sparse
+from simfl.joint import _dense, _few, _sparse
 from simfl.joint.level import Followed, Level, Splits
 
 SMALL = 500_000  # rows times slots, under a millisecond: below that a second thread does not pay
 PARTS_PER_THREAD = 4  # so that no thread waits long for the last
+FEW_ROWS = 2000  # of a party: up to here plain loops are fast enough, and compiled sooner
 
 
 # Writes the rows that a tree takes and (g << 32) + h of each; returns how many.
@@ -140,6 +141,7 @@ class _InNodeOrder:
 
     def __init__(self, rows: BinnedRows, n_trees: int) -> None:
         self._rows = rows.flat, rows.stride
+        self._kernels = _few if rows.n_rows <= FEW_ROWS else _dense
         self._order = np.empty((n_trees, rows.n_rows), dtype=np.int32)
         self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._bounds = np.zeros((n_trees, 1, 2), dtype=np.int64)
@@ -162,13 +164,15 @@ class _InNodeOrder:
         return ends
 
     def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None:
-        _dense.sum_cells(*self._rows, self._order, self._packed, self._bounds, part, question, counts, G, H)
+        self._kernels.sum_cells(*self._rows, self._order, self._packed, self._bounds, part, question, counts, G, H)
 
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
-        _dense.split_nodes(*self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child)
+        self._kernels.split_nodes(
+            *self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child
+        )
 
     def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None:
-        _dense.add_leaf_values(*self._rows, finished, margins, output)
+        self._kernels.add_leaf_values(*self._rows, finished, margins, output)
 
 
 class _ByColumn:

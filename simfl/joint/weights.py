@@ -24,8 +24,8 @@ class FeatureWeights:
 
 @njit(nogil=True, cache=True)
 def _add_gains(feature, left, gain, matrix):  # type: ignore[no-untyped-def]
-    parent = np.full(len(feature), -1, np.int32)
-    last = len(matrix) - 1
+    parent = np.empty(len(feature), np.int32)
+    parent[0], last = -1, len(matrix) - 1
     for node in range(len(feature)):
         j = feature[node]
         if j == LEAF:
