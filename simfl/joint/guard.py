@@ -105,28 +105,22 @@ def merged(
 
     `counts` are totals over all parties, in units of k / STEPS. Notes in `nodes` what the sums of this level will tell.
     """
-    n_slots = len(level.feature)
-    table = level.cell_of_bin.copy()
-    n_cells, now = np.zeros(n_slots, np.int32), np.zeros(level.n_cells, np.int64)
+    n, n_slots = len(places), len(level.feature)
+    slot_start, feature, cell_start = (
+        np.zeros(n + 1, np.int32),
+        np.empty(n_slots, np.int32),
+        np.zeros(n_slots + 1, np.int32),
+    )
+    table, now = np.empty((n_slots, N_BINS), np.uint8), np.empty(level.n_cells, np.int64)
     question = (level.slot_start, level.feature, level.cell_start, level.cell_of_bin)
     about = (columns.first_cut, columns.n_levels, columns.has_missing)
     tree = (nodes.tree, nodes.parent, nodes.feature, nodes.seen, nodes.released, nodes.used)
-    _merge(question, counts, needed, _siblings(nodes, places), places, tree, about, table, n_cells, now)
-    nodes.seen[places] |= nodes.released[places]
-    stays = n_cells > 1
-    cell_start = np.concatenate([[0], np.cumsum(n_cells[stays])]).astype(np.int32)
-    first = np.full(n_slots, -1)
-    first[stays] = cell_start[:-1]
+    answer = (slot_start, feature, cell_start, table)
+    n_kept = _merge(question, counts, needed, _siblings(nodes, places), places, tree, about, answer, now)
     kept = Level(
-        tree=level.tree,
-        node=level.node,
-        slot_start=np.concatenate([[0], np.cumsum(stays)])[level.slot_start].astype(np.int32),
-        feature=level.feature[stays],
-        cell_start=cell_start,
-        cell_of_bin=table[stays],
+        level.tree, level.node, slot_start, feature[:n_kept], cell_start[: n_kept + 1], cell_of_bin=table[:n_kept]
     )
-    size = np.diff(level.cell_start)
-    return kept, np.where(np.repeat(stays, size), np.repeat(first, size) + now, -1)
+    return kept, now
 
 
 def _siblings(nodes: Nodes, places: AnyArray) -> AnyArray:
@@ -166,10 +160,17 @@ def _has(bits, number):  # type: ignore[no-untyped-def]
 
 @part
 def _any(bits, first, end):  # type: ignore[no-untyped-def]
-    found = False
-    for number in range(first, end):
-        found |= _has(bits, number) > 0
-    return found
+    number = first
+    while number < end:
+        if number & 7 == 0 and number + 8 <= end:  # a byte at once
+            if bits[number >> 3]:
+                return True
+            number += 8
+        elif _has(bits, number):
+            return True
+        else:
+            number += 1
+    return False
 
 
 @part
@@ -207,12 +208,14 @@ def _states(place, j, apart, is_category, n, names, tree, about, state):  # type
 
 
 @njit(nogil=True, cache=True)
-def _merge(question, counts, needed, sibling, places, tree, about, table, n_cells, now):  # type: ignore[no-untyped-def]
+def _merge(question, counts, needed, sibling, places, tree, about, answer, now):  # type: ignore[no-untyped-def]
+    """Returns how many slots have a boundary that stays; the others are left out."""
     slot_start, feature, cell_start, cell_of_bin = question
     tree_of, parent, split_on, seen, released, used = tree
     first_cut, n_levels, has_missing = about
     names, others = np.empty(N_BINS, np.int64), np.empty(N_BINS, np.int64)
     state, goes_to = np.empty(N_BINS, np.int8), np.empty(N_BINS, np.int64)
+    kept = 0
     for i in range(len(places)):
         place, beside = places[i], sibling[i]
         for s in range(slot_start[i], slot_start[i + 1]):
@@ -230,7 +233,7 @@ def _merge(question, counts, needed, sibling, places, tree, about, table, n_cell
                 m = cell_start[o + 1] - cell_start[o] - (1 if has_missing[j] else 0)
                 _boundaries(cell_of_bin[o], m, is_category, others)
             _settle(own, ordered, names, counts[cell_start[max(o, 0)] :], m, others, needed, state)
-            n_cells[s] = _join(own, ordered, state, needed, goes_to)
+            n_cells = _join(own, ordered, state, needed, goes_to)
             _release(goes_to, ordered, first_cut[j], names, released[place], used[tree_of[place]])
             if has_missing[j]:
                 last = first_cut[j + 1] - 1
@@ -239,14 +242,30 @@ def _merge(question, counts, needed, sibling, places, tree, about, table, n_cell
                     alone = _parent_knows(place, j, last, parent, split_on, released)
                     alone = alone and (apart or (o >= 0 and _missing_apart(counts[cell_start[o] :], m + 1, needed)))
                 # Merged, they join the same end in every node of a tree: two ends would tell the difference.
-                goes_to[n - 1] = n_cells[s] if alone else ((tree_of[place] + j) & 1) * (n_cells[s] - 1)
-                n_cells[s] += alone
+                goes_to[n - 1] = n_cells if alone else ((tree_of[place] + j) & 1) * (n_cells - 1)
+                n_cells += alone
                 if alone:
                     _set(released[place], last)
-            for cell in range(n):
-                now[first + cell] = goes_to[cell]
-            for b in range(N_BINS):
-                table[s, b] = goes_to[cell_of_bin[s, b]]
+            kept = _write(s, n_cells, goes_to, question, answer, kept, now)
+        answer[0][i + 1] = kept
+        for byte in range(seen.shape[1]):
+            seen[place, byte] |= released[place, byte]
+    return kept
+
+
+@part
+def _write(s, n_cells, goes_to, question, answer, kept, now):  # type: ignore[no-untyped-def]
+    """A slot as it is now, unless all of its cells were merged. Returns how many are kept."""
+    _, feature, cell_start, cell_of_bin = question
+    _, new_feature, new_start, table = answer
+    for cell in range(cell_start[s], cell_start[s + 1]):
+        now[cell] = new_start[kept] + goes_to[cell - cell_start[s]] if n_cells > 1 else -1
+    if n_cells < 2:
+        return kept
+    for b in range(N_BINS):
+        table[kept, b] = goes_to[cell_of_bin[s, b]]
+    new_feature[kept], new_start[kept + 1] = feature[s], new_start[kept] + n_cells
+    return kept + 1
 
 
 @part
