@@ -87,7 +87,10 @@ class Placement:
 
     def add_values(self, tree: int, finished: Followed, margins: Floats, output: int) -> None:
         """Add the values of one tree's leaves to the margins of the rows."""
-        self._kept.add_leaf_values(tree, finished, margins, output)
+        n = len(margins)
+        n_parts = self.threads if self._kept.walks and n * finished.depth >= SMALL else 1
+        edges = [n * part // n_parts for part in range(n_parts + 1)]
+        self._run(lambda part: self._kept.add_leaf_values(tree, part, finished, margins, output), [*pairwise(edges)])
 
     def _parts(self, level: Level) -> list[tuple[int, int]]:
         """Ranges of open nodes for the threads, with about the same work each."""
@@ -128,7 +131,9 @@ class _Kept(Protocol):
     def allowed_ends(self, level: Level, ends: Longs) -> Longs: ...
     def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None: ...
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None: ...
-    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None: ...
+    def add_leaf_values(
+        self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int
+    ) -> None: ...
 
 
 class _InNodeOrder:
@@ -141,10 +146,13 @@ class _InNodeOrder:
 
     def __init__(self, rows: BinnedRows, n_trees: int) -> None:
         self._rows = rows.flat, rows.stride
-        self._kernels = _few if rows.n_rows <= FEW_ROWS else _dense
         self._order = np.empty((n_trees, rows.n_rows), dtype=np.int32)
         self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._bounds = np.zeros((n_trees, 1, 2), dtype=np.int64)
+
+    @property
+    def _kernels(self) -> Any:
+        return _few if self._order.shape[1] <= FEW_ROWS else _dense
 
     def begin(self, t: int, take: Take) -> int:
         n = take(t, self._order[t], self._packed[t])
@@ -171,8 +179,9 @@ class _InNodeOrder:
             *self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child
         )
 
-    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None:
-        self._kernels.add_leaf_values(*self._rows, finished, margins, output)
+    def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
+        (first, last), (bins, stride) = part, self._rows
+        self._kernels.add_leaf_values(bins[first * stride :], stride, finished, margins[first:last], output)
 
 
 class _ByColumn:
@@ -228,7 +237,7 @@ class _ByColumn:
             visits = own[np.argsort(question[3][slot[own]], kind="stable")]
             _sparse.split_rows(self._entries, place, visits, question, slot, left, child, self._number[t])
 
-    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None:
+    def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
         _sparse.add_leaf_values(self._number[t], finished.value, margins, output)
 
 

@@ -69,14 +69,23 @@ class LocalTransport(Generic[H]):
             threads = self.n_jobs if len(messages) == 1 else 1
             replies = {party: self._carry(party, m, common, threads) for party, m in messages.items()}
         else:
-            threads = max(self.n_jobs // len(messages), 1)
-            asked = {p: self._pool.submit(self._carry, p, m, common, threads) for p, m in messages.items()}
+            threads = dict(zip(messages, self._shares(len(messages)), strict=True))
+            asked = {p: self._pool.submit(self._carry, p, m, common, threads[p]) for p, m in messages.items()}
             try:
                 replies = {party: future.result() for party, future in asked.items()}
             finally:
                 wait(asked.values())  # after an error or an interrupt, too: no party works on unseen
         lately.append((time.perf_counter() - begun) / len(messages))
         return replies
+
+    def _shares(self, n: int) -> list[int]:
+        """The threads of n parties that are asked at once. Those that are left over for the last turn get all of them.
+
+        >>> LocalTransport([], n_jobs=4)._shares(6)
+        [1, 1, 1, 1, 2, 2]
+        """
+        last = n % self.n_jobs
+        return [1] * (n - last) + [self.n_jobs // max(last, 1)] * last
 
     def returned(self) -> list[str]:
         """No party gets lost in one process."""
