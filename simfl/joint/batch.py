@@ -73,11 +73,6 @@ class Batch:
         return wanted
 
     @property
-    def _ordered_cells(self) -> Mask:
-        of_numbers: Mask = self.columns.n_levels[self.level.feature] < 2
-        return np.repeat(of_numbers, np.diff(self.level.cell_start))
-
-    @property
     def n_sent(self) -> int:
         """How many pairs of sums are sent: the roots' totals, too, which nobody knows yet."""
         return self.sent.n + (self.n_trees if self.depth == 0 else 0)
@@ -113,28 +108,15 @@ class Batch:
 
     def _opened(self, G: Longs, H: Longs) -> tuple[Doubles, Doubles]:
         """The sums of every cell."""
-        level, wanted = self.level, self.sent_cells
-        n = int(wanted.sum())
+        n, places = self.sent.n, self.open.place
         if self.depth == 0:
             self.G, self.H = (np.ldexp(v[n:].astype(float), e) for v, e in zip((G, H), self.exponents, strict=True))
-        of_slot = np.repeat(np.arange(level.n_nodes), np.diff(level.slot_start))
-        of_cell = np.repeat(of_slot, np.diff(level.cell_start))
-        out = []
-        for values, unit, own in zip((G, H), self.exponents, (self.G, self.H), strict=True):
-            sent = np.zeros(level.n_cells, np.int64)
-            sent[wanted] = values[:n]
-            cells = np.where(wanted, np.ldexp(self._between_cuts(sent).astype(float), unit[level.tree[of_cell]]), 0.0)
-            if len(level.feature):
-                known = np.add.reduceat(cells, level.cell_start[:-1])
-                cells[level.cell_start[1:] - 1] = own[self.open.place[of_slot]] - known
-            out.append(cells)
-        return out[0], out[1]
-
-    def _between_cuts(self, sums: Longs) -> Longs:
-        """The sum of each cell, from those up to the cuts."""
-        before = np.concatenate([[0], sums])[:-1]
-        before[self.level.cell_start[:-1]] = 0
-        return sums - np.where(self._ordered_cells, before, 0)
+        units = np.ldexp(1.0, self.exponents)[:, self.level.tree]
+        is_number = self.sent.is_number
+        return (
+            reading.opened(self.level, G, is_number, self.G[places], units[0]),
+            reading.opened(self.level, H, is_number, self.H[places], units[1]),
+        )
 
     def _n_cuts_of_children(self, tree: Ints, H_left: Doubles, H_right: Doubles) -> Ints:
         """How many cuts they are asked about; 0: they stay leaves. The largest nodes of each tree are split further."""

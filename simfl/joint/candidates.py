@@ -51,7 +51,7 @@ class Nodes:
 
     def __init__(self, n_trees: int, n_cuts: int) -> None:
         self.n = 0
-        size = 256 * n_trees
+        size = 1024 * n_trees
         self.tree = np.zeros(size, np.int32)
         self.number = np.zeros(size, np.int32)  # inside its tree, breadth first
         self.parent = np.full(size, NONE, np.int32)
@@ -74,9 +74,7 @@ class Nodes:
         new = np.arange(self.n, self.n + n)
         self.n += n
         self.tree[new], self.parent[new], self.is_right[new] = tree, parent, is_right
-        _number(self.tree, self.number, self.in_tree, new[0] if n else 0, self.n)
-        hangs = parent >= 0
-        self.seen[new[hangs]] = self.seen[parent[hangs]]
+        _number(self.tree, self.number, self.in_tree, self.parent, self.seen, self.n - n, self.n)
         return new
 
     def split(self, places: AnyArray) -> AnyArray:
@@ -169,10 +167,14 @@ def _level(asked: Asked, nodes: Nodes, columns: Columns, keys: Longs) -> Level:
 
 
 @njit(nogil=True, cache=True)
-def _number(tree, number, in_tree, first, end):  # type: ignore[no-untyped-def]
+def _number(tree, number, in_tree, parent, seen, first, end):  # type: ignore[no-untyped-def]
+    """Number new nodes on in their trees. What their parents have seen, they have."""
     for place in range(first, end):
         number[place] = in_tree[tree[place]]
         in_tree[tree[place]] += 1
+        if parent[place] >= 0:
+            for byte in range(seen.shape[1]):
+                seen[place, byte] = seen[parent[place], byte]
 
 
 @part

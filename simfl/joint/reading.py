@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Ints
+from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
 from simfl.joint._part import part
 from simfl.joint.candidates import NONE, RUNNERS_UP, Columns
 from simfl.joint.level import MISSING, Level
@@ -46,6 +46,30 @@ def best_splits(
         columns.n_levels, columns.has_missing, *given, slot, left, gain, runners, G, H,
     )  # fmt: skip
     return Found(slot, left, gain, runners, G, H)
+
+
+def opened(level: Level, sent: Longs, is_number: Mask, own: Doubles, units: Doubles) -> Doubles:
+    """The sum of every cell, from what was sent of all but the last of each slot: that follows from the node's own.
+
+    Of numbers the sums up to each cut were sent. `units`: per open node, a power of two.
+    """
+    cells: Doubles = np.empty(level.n_cells)
+    _open(level.slot_start, level.cell_start, sent, is_number, own, units, cells)
+    return cells
+
+
+@njit(nogil=True, cache=True)
+def _open(slot_start, cell_start, sent, is_number, own, units, cells):  # type: ignore[no-untyped-def]
+    n = 0
+    for i in range(len(own)):
+        for s in range(slot_start[i], slot_start[i + 1]):
+            known, before, last = 0, 0, cell_start[s + 1] - 1
+            for cell in range(cell_start[s], last):
+                value = sent[n] - before
+                before = sent[n] if is_number[s] else 0
+                known, n = known + value, n + 1
+                cells[cell] = value * units[i]
+            cells[last] = own[i] - known * units[i]
 
 
 @part
