@@ -29,7 +29,8 @@ def sum_cells(bins, stride, order, packed, bounds, nodes, question, counts, G, H
 def split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left, child):
     """The rows of the open nodes first to last go to the children, in their order."""
     (tree, node, _, feature, _, table), (first, last) = question, nodes
-    spare, spare_packed = np.empty(order.shape[1], dtype=np.int32), np.empty(order.shape[1], dtype=np.int64)
+    n_rows = order.shape[1]
+    spare = np.empty(2 * n_rows, dtype=np.int64)  # rows, then their gradients
     for k in range(first, last):
         if slot[k] < 0:
             continue
@@ -41,9 +42,9 @@ def split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left
             if (left[k] >> _U(cell)) & _U(1):
                 order[t, middle], packed[t, middle], middle = row, value, middle + 1
             else:
-                spare[n_right], spare_packed[n_right], n_right = row, value, n_right + 1
+                spare[n_right], spare[n_rows + n_right], n_right = row, value, n_right + 1
         for i in range(n_right):
-            order[t, middle + i], packed[t, middle + i] = spare[i], spare_packed[i]
+            order[t, middle + i], packed[t, middle + i] = spare[i], spare[n_rows + i]
         bounds[t, child[k], 0], bounds[t, child[k], 1] = begin, middle
         bounds[t, child[k] + 1, 0], bounds[t, child[k] + 1, 1] = middle, end
 

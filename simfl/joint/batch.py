@@ -111,11 +111,11 @@ class Batch:
         n, places = self.sent.n, self.open.place
         if self.depth == 0:
             self.G, self.H = (np.ldexp(v[n:].astype(float), e) for v, e in zip((G, H), self.exponents, strict=True))
-        units = np.ldexp(1.0, self.exponents)[:, self.level.tree]
+        of_G, of_H = (np.ldexp(1.0, unit)[self.level.tree] for unit in self.exponents)
         is_number = self.sent.is_number
         return (
-            reading.opened(self.level, G, is_number, self.G[places], units[0]),
-            reading.opened(self.level, H, is_number, self.H[places], units[1]),
+            reading.opened(self.level, G, is_number, self.G[places], of_G),
+            reading.opened(self.level, H, is_number, self.H[places], of_H),
         )
 
     def _n_cuts_of_children(self, tree: Ints, H_left: Doubles, H_right: Doubles) -> Ints:

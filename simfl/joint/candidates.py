@@ -268,31 +268,31 @@ def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
             continue
         # Siblings share the sequence of columns: its key is the parent's, a root's its own.
         key = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[above] if above >= 0 else -1))
-        n = 0
+        n = np.int64(0)  # not 0: a helper would be compiled for that number alone, too
         for r in range(inherited.shape[1]):
-            j, c = inherited[i, r, 0], inherited[i, r, 1]
+            j, c = np.int64(inherited[i, r, 0]), inherited[i, r, 1]
             if j >= 0 and ok[j] and n < n_cuts[i]:
                 low, high = _box(place, j, n_points, parent, is_right, feature, cut)
-                n = _put(out_f, out_c, i, n, np.int64(j), np.int64(c)) if low <= c < high else n
+                n = _put(out_f, out_c, i, n, j, np.int64(c)) if low <= c < high else n
         here = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[place]))
         for step in range(n_cuts[i] - n):
             a, b = row_token(key, 2 * step), row_token(key, 2 * step + 1)
             if known and _share(a) >= UNIFORM:
                 j = _first_above(total, _share(b) * total[d - 1])
             else:
-                j = usable[np.int64(below(b, n_usable))]
+                j = np.int64(usable[np.int64(below(b, n_usable))])
             if not ok[j]:
                 continue
             if n_levels[j] > 1:
                 if _count_levels(place, j, n_levels[j], parent, is_right, feature, levels_left) > 1:
-                    n = _put(out_f, out_c, i, n, np.int64(j), np.int64(NONE))
+                    n = _put(out_f, out_c, i, n, j, np.int64(NONE))
                 continue
             low, high = _box(place, j, n_points, parent, is_right, feature, cut)
             if high <= low or times[j] >= MOST_DRAWS:
                 continue
             u = _share(row_token(here ^ np.uint64(0x5851F42D4C957F2D), j)) + GOLDEN * times[j]
             times[j] += 1
-            n = _put(out_f, out_c, i, n, np.int64(j), low + np.int64((u - np.floor(u)) * (high - low)))
+            n = _put(out_f, out_c, i, n, j, low + np.int64((u - np.floor(u)) * (high - low)))
         counts[i] = n
         for k in range(n):
             times[out_f[i, k]] = 0
@@ -321,10 +321,10 @@ def _find_keys(places, out_f, out_c, counts, tree, seen, n_points, first_cut, ke
     n = 0
     for i in range(len(places)):
         place = places[i]
-        above = np.int32(feature[parent[place]]) if parent[place] >= 0 else np.int32(NONE)
+        above = np.int64(feature[parent[place]]) if parent[place] >= 0 else np.int64(NONE)
         is_asked = False
         for k in range(counts[i]):
-            keys[n], n = _key(i, out_f[i, k], np.int64(out_c[i, k])), n + 1
+            keys[n], n = _key(i, np.int64(out_f[i, k]), np.int64(out_c[i, k])), n + 1
             is_asked |= out_f[i, k] == above
         if not is_asked or n_points[above] == 0:
             continue

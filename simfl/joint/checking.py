@@ -51,16 +51,16 @@ def _find_ways(table, slot, left, cut, missing_left, bins_left):  # type: ignore
         for b in range(0, N_BINS, 8):
             byte = 0
             for bit in range(8):
-                if _goes_left(table[slot[k]], left[k], b + bit):
+                if _goes_left(table, slot[k], left[k], b + bit):
                     byte |= 1 << bit
                     cut[k] = b + bit if b + bit < MISSING else cut[k]
             bins_left[k, b >> 3] = byte
-        missing_left[k] = _goes_left(table[slot[k]], left[k], MISSING)
+        missing_left[k] = bins_left[k, MISSING >> 3] >> (MISSING & 7)
 
 
 @part
-def _goes_left(table, left, b):  # type: ignore[no-untyped-def]
-    return (left >> np.uint64(table[b])) & np.uint64(1) != 0
+def _goes_left(table, s, left, b):  # type: ignore[no-untyped-def]
+    return (left >> np.uint64(table[s, b])) & np.uint64(1) != 0
 
 
 @njit(nogil=True, cache=True)
@@ -75,10 +75,13 @@ def _find_fault(slot_start, feature, cell_start, table, n_levels, slot, left, ru
             fault = ONE_SIDE if left[k] else 0
         else:
             s = slot[k]
-            fault = _fault_of_split(table[s], cell_start[s + 1] - cell_start[s], n_levels[feature[s]], left[k])
+            n_cells = cell_start[s + 1] - cell_start[s]
+            fault = _fault_of_split(table, s, n_cells, np.int64(n_levels[feature[s]]), left[k])
         if slot[k] >= 0:
             for r in range(RUNNERS_UP):
-                if not fault and not _is_runner(slot_start[k], slot_start[k + 1], feature, table, runners[n, r]):
+                if not fault and not _is_runner(
+                    slot_start[k], slot_start[k + 1], feature, table, runners[n, r, 0], runners[n, r, 1]
+                ):
                     fault = NO_RUNNER
             n += 1
         if fault and (worst == 0 or fault < worst):
@@ -87,25 +90,24 @@ def _find_fault(slot_start, feature, cell_start, table, n_levels, slot, left, ru
 
 
 @part
-def _fault_of_split(table, n_cells, n_levels, left):  # type: ignore[no-untyped-def]
+def _fault_of_split(table, s, n_cells, n_levels, left):  # type: ignore[no-untyped-def]
     full = ~np.uint64(0) >> np.uint64(64 - n_cells)
     if left == 0 or left & ~full != 0 or left == full:
         return ONE_SIDE
     if n_levels == 0:
         for b in range(1, MISSING):
-            if _goes_left(table, left, b) and not _goes_left(table, left, b - 1):
+            if _goes_left(table, s, left, b) and not _goes_left(table, s, left, b - 1):
                 return NO_CUT
         return 0
     for b in range(n_levels):
-        if not _goes_left(table, left, b):
+        if not _goes_left(table, s, left, b):
             return 0
     return NO_LEVEL
 
 
 @part
-def _is_runner(first, last, feature, table, runner):  # type: ignore[no-untyped-def]
+def _is_runner(first, last, feature, table, column, cut):  # type: ignore[no-untyped-def]
     """Whether a cut is between two cells of its node, or none was given."""
-    column, cut = runner[0], runner[1]
     if column == NONE and cut == NONE:
         return True
     for s in range(first, last):

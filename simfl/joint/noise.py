@@ -42,9 +42,14 @@ def law(n_parties: int, epsilon: float) -> Law:
 
 def shares(law: Law, key: int, n: int) -> Longs:
     """A party's shares of the noise on n numbers. The same key gives the same ones."""
-    out: Longs = np.zeros(n, np.int64)
+    out = np.zeros(n, np.uint32)
+    add_shares(out, law, key)
+    return out.view(np.int32).astype(np.int64)
+
+
+def add_shares(out: AnyArray, law: Law, key: int) -> None:
+    """The same, added to words of 32 bits."""
     _add_shares(out, law, np.uint64(key))
-    return out
 
 
 @njit(nogil=True, cache=True)
@@ -83,4 +88,4 @@ def share(law, key, number):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _add_shares(out, law, key):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
-        out[i] += share(law, key, i)
+        out[i] += np.uint32(share(law, key, i))

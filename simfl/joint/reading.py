@@ -110,12 +110,12 @@ def _best(  # type: ignore[no-untyped-def]  # noqa: C901
     for i in range(len(node_G)):
         G, H, low, high = node_G[i], node_H[i], bounds[i, 0], bounds[i, 1]
         own = _score(G, H, _weight(G, H, lam, alpha, limit, low, high), lam, alpha)
-        best, best_cut = max(1e-9 * (1.0 + abs(own)), least_gain), -1
+        best, best_cut = max(1e-9 * (1.0 + abs(own)), least_gain), np.int64(-1)
         second[0] = second[1] = 0.0
         for s in range(slot_start[i], slot_start[i + 1]):
             first, n, j = cell_start[s], cell_start[s + 1] - cell_start[s], feature[s]
             # The missing rows are the last cell, unless they were merged with others.
-            apart = has_missing[j] and _is_apart(cell_of_bin[s], n - 1)
+            apart = has_missing[j] and _is_apart(cell_of_bin, s, n - 1)
             m = n - 1 if apart else n
             _order(order, cell_G, cell_H, first, m, n_levels[j] > 1, lam)
             mine, mine_mask, mine_G, mine_H = -np.inf, np.uint64(0), 0.0, 0.0
@@ -136,24 +136,24 @@ def _best(  # type: ignore[no-untyped-def]  # noqa: C901
                         mine, mine_mask, mine_G, mine_H = found, mask | (one << np.uint64(n - 1)), a, b
             if mine <= 0.0:
                 continue
-            cut = _cut(cell_of_bin[s], mine_mask) if n_levels[j] < 2 else -1
+            cut = _cut(cell_of_bin, s, mine_mask) if n_levels[j] < 2 else -1
             if mine > best:
                 if slot[i] >= 0 and best_cut >= 0:
-                    _runner(runners[i], second, feature[slot[i]], best_cut, best)
+                    _runner(runners, i, second, feature[slot[i]], best_cut, best)
                 slot[i], left[i], best, best_cut = s, mine_mask, mine, cut
                 out_G[i], out_H[i] = mine_G, mine_H
             elif cut >= 0:
-                _runner(runners[i], second, j, cut, mine)
+                _runner(runners, i, second, j, cut, mine)
         gain[i] = best if slot[i] >= 0 else 0.0
 
 
 @part
-def _is_apart(table, cell):  # type: ignore[no-untyped-def]
+def _is_apart(table, s, cell):  # type: ignore[no-untyped-def]
     """Whether the missing rows have the last cell to themselves."""
     for b in range(MISSING):
-        if table[b] == cell:
+        if table[s, b] == cell:
             return False
-    return table[MISSING] == cell
+    return table[s, MISSING] == cell
 
 
 @part
@@ -173,19 +173,19 @@ def _order(order, G, H, first, n, by_value, lam):  # type: ignore[no-untyped-def
 
 
 @part
-def _cut(table, mask):  # type: ignore[no-untyped-def]
-    last = -1
+def _cut(table, s, mask):  # type: ignore[no-untyped-def]
+    last = np.int64(-1)
     for b in range(MISSING):
-        if (mask >> np.uint64(table[b])) & np.uint64(1):
+        if (mask >> np.uint64(table[s, b])) & np.uint64(1):
             last = b
     return last
 
 
 @part
-def _runner(runners, second, j, cut, gain):  # type: ignore[no-untyped-def]
+def _runner(runners, i, second, j, cut, gain):  # type: ignore[no-untyped-def]
     """Keep the best two."""
     if gain > second[0]:
-        runners[1, 0], runners[1, 1], second[1] = runners[0, 0], runners[0, 1], second[0]
-        runners[0, 0], runners[0, 1], second[0] = j, cut, gain
+        runners[i, 1, 0], runners[i, 1, 1], second[1] = runners[i, 0, 0], runners[i, 0, 1], second[0]
+        runners[i, 0, 0], runners[i, 0, 1], second[0] = j, cut, gain
     elif gain > second[1]:
-        runners[1, 0], runners[1, 1], second[1] = j, cut, gain
+        runners[i, 1, 0], runners[i, 1, 1], second[1] = j, cut, gain

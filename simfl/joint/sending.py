@@ -9,7 +9,7 @@ from numba import njit
 
 from simfl.arrays import AnyArray, Longs, Mask
 from simfl.joint.level import Level
-from simfl.joint.noise import Law, share
+from simfl.joint.noise import Law, add_shares, share
 from simfl.preprocessing.splitmix import row_token
 
 
@@ -48,7 +48,7 @@ def sums(cells: Longs, totals: Longs, sent: Sent, law: Law | None, key: int) -> 
     merged = np.zeros(int(sent.cell_start[-1]), np.int64)
     _sums(cells, sent.now, sent.cell_start, sent.is_number, merged, totals, out)
     if law is not None:
-        _add_noise(law, np.uint64(key), out)
+        add_shares(out, law, key)
     return out
 
 
@@ -74,9 +74,3 @@ def _sums(cells, now, cell_start, is_number, merged, totals, out):  # type: igno
             out[n], n = running, n + 1
     for i in range(len(totals)):
         out[n + i] = totals[i]
-
-
-@njit(nogil=True, cache=True)
-def _add_noise(law, key, out):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] += np.uint32(share(law, key, i))
