@@ -6,4 +6,9 @@ them. That spares a quarter of the time to compile. From Python call `name.py_fu
 
 from numba import njit
 
+from simfl.preprocessing import splitmix
+
 part = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+# One copy each for all kernels. As they are, they would be copied into the text of a kernel at every call.
+mix, row_token, below = (part(own.py_func) for own in (splitmix.mix, splitmix.row_token, splitmix.below))

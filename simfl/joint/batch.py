@@ -13,6 +13,7 @@ from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
 from simfl.errors import ProtocolError
 from simfl.joint import checking, decisions, guard, reading, sending
 from simfl.joint.candidates import NONE, RUNNERS_UP, Asked, Nodes
+from simfl.joint.checking import Ways
 from simfl.joint.constraints import allowed_columns
 from simfl.joint.decisions import LevelDecision
 from simfl.joint.grown import grown_tree, place_in
@@ -133,7 +134,7 @@ class Batch:
     def _finished(self, found: reading.Found) -> list[decisions.FinishedTree]:
         """The trees with their values. What was grown deeper than asked for is pruned."""
         nodes = self.nodes.copy()
-        checking.note(nodes, self.level, self.open.place, found.slot, found.left)
+        Ways(self.level, found.slot, found.left).note(nodes, self.open.place)
         split = self.open.place[found.slot >= 0]
         nodes.split(split)
         G, H = self._sums_with_children(found, split)
@@ -186,9 +187,9 @@ class Batch:
         n_cuts = decisions.numbers(decision.n_cuts, np.uint16, 2 * len(split)).astype(np.int32)
         runners = decisions.numbers(decision.runners_up, np.int32, 2 * RUNNERS_UP * len(split))
         runners = runners.reshape(-1, RUNNERS_UP, 2)
-        checking.check(self.level, self.columns.n_levels, slot, left, runners)
+        ways = checking.checked(self.level, self.columns.n_levels, slot, left, runners)
         self._check_children(slot >= 0, n_cuts)
-        checking.note(self.nodes, self.level, places, slot, left)
+        ways.note(self.nodes, places)
         if self._found is not None:
             self.G, self.H = self._sums_with_children(self._found, split)
             self.bounds = self._bounds_with_children(split)

@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
-from simfl.joint._part import part
+from simfl.joint._part import below, mix, part, row_token
 from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level
-from simfl.preprocessing.splitmix import below, mix, row_token
+from simfl.preprocessing.splitmix import row_tokens
 
 UNIFORM = 0.15  # the share of draws in which every feature has the same chance
 GOLDEN = 0.6180339887498949  # steps of this size spread any number of draws evenly
@@ -121,11 +121,12 @@ def draw(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: i
     most = int(asked.n_cuts.max(initial=0)) + RUNNERS_UP
     n = len(asked.place)
     feature, cut = np.full((n, most), NONE, np.int32), np.full((n, most), NONE, np.int32)
-    tree = (nodes.parent, nodes.is_right, nodes.feature, nodes.cut, nodes.levels_left)
+    tree = (nodes.parent, nodes.is_right, nodes.feature, nodes.cut)
+    levels_left = nodes.levels_left if columns.n_levels.any() else None  # None: no category, and nothing to compile
     counts = np.zeros(n, np.int32)
     _draw(
-        asked.place, asked.n_cuts, asked.inherited, asked.allowed, tree, columns.n_points, columns.n_levels, weights,
-        np.uint64(seed), nodes.tree, nodes.number, feature, cut, counts,
+        asked.place, asked.n_cuts, asked.inherited, asked.allowed, tree, levels_left, columns.n_points,
+        columns.n_levels, weights, np.uint64(seed), nodes.tree, nodes.number, feature, cut, counts,
     )  # fmt: skip
     keys = np.empty(int(counts.sum()) + MOST_KNOWN * n, np.int64)
     end = _find_keys(asked.place, feature, cut, counts, tree, nodes.seen, columns.n_points, columns.first_cut, keys)
@@ -149,10 +150,8 @@ def _level(asked: Asked, nodes: Nodes, columns: Columns, keys: Longs) -> Level:
     n, most = len(asked.place), len(keys)  # slots
     slot_start, feature, cell_start = np.zeros(n + 1, np.int32), np.empty(most, np.int32), np.zeros(most + 1, np.int32)
     table = np.empty((most, N_BINS), np.uint8)
-    n_slots = _lay_out(
-        keys, asked.place, columns.n_levels, columns.has_missing, np.uint64(asked.seed), nodes.tree,
-        slot_start, feature, cell_start, table,
-    )  # fmt: skip
+    n_slots = _lay_out(keys, columns.n_levels, columns.has_missing, slot_start, feature, cell_start, table)
+    _group_levels(table, slot_start, feature[:n_slots], nodes.tree[asked.place], columns, asked.seed)
     return Level(
         tree=nodes.tree[asked.place],
         node=nodes.number[asked.place],
@@ -161,6 +160,24 @@ def _level(asked: Asked, nodes: Nodes, columns: Columns, keys: Longs) -> Level:
         cell_start=cell_start[: n_slots + 1],
         cell_of_bin=table[:n_slots],
     )
+
+
+def _group_levels(table: AnyArray, slot_start: Ints, feature: Ints, tree: Ints, columns: Columns, seed: int) -> None:
+    """The cells of categories: levels in groups that are drawn at random.
+
+    The same groups in the whole tree: others below would tell the sums of single levels by subtraction.
+    """
+    slots = np.flatnonzero(columns.n_levels[feature] > 1)
+    if not len(slots):
+        return
+    node = np.searchsorted(slot_start, slots, side="right") - 1
+    pairs, which = np.unique(np.stack([tree[node], feature[slots]]), axis=1, return_inverse=True)
+    groups = np.zeros((pairs.shape[1], MISSING), np.uint8)
+    for own, (t, j) in zip(groups, pairs.T.tolist(), strict=True):
+        n = int(columns.n_levels[j])
+        tokens = row_tokens(int(mix.py_func(np.uint64(seed ^ t << 32 ^ j))), n)
+        own[:n] = np.searchsorted(np.sort(tokens), tokens) % min(n, GROUPS)
+    table[slots, :MISSING] = groups[which.ravel()]
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -251,9 +268,23 @@ def _find_usable(allowed, n_points, n_levels, usable):  # type: ignore[no-untype
 
 @njit(nogil=True, cache=True)
 def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
-    places, n_cuts, inherited, allowed, tree, n_points, n_levels, weights, seed, tree_of, number, out_f, out_c, counts
+    places,
+    n_cuts,
+    inherited,
+    allowed,
+    tree,
+    levels_left,
+    n_points,
+    n_levels,
+    weights,
+    seed,
+    tree_of,
+    number,
+    out_f,
+    out_c,
+    counts,
 ):
-    parent, is_right, feature, cut, levels_left = tree
+    parent, is_right, feature, cut = tree
     d = len(n_points)
     total = np.empty(d)
     times = np.zeros(d, np.int32)
@@ -283,10 +314,11 @@ def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
                 j = np.int64(usable[np.int64(below(b, n_usable))])
             if not ok[j]:
                 continue
-            if n_levels[j] > 1:
-                if _count_levels(place, j, n_levels[j], parent, is_right, feature, levels_left) > 1:
-                    n = _put(out_f, out_c, i, n, j, np.int64(NONE))
-                continue
+            if levels_left is not None:  # noqa: SIM102 - on its own, Numba leaves it out where no category is
+                if n_levels[j] > 1:
+                    if _count_levels(place, j, n_levels[j], parent, is_right, feature, levels_left) > 1:
+                        n = _put(out_f, out_c, i, n, j, np.int64(NONE))
+                    continue
             low, high = _box(place, j, n_points, parent, is_right, feature, cut)
             if high <= low or times[j] >= MOST_DRAWS:
                 continue
@@ -317,7 +349,7 @@ def _find_keys(places, out_f, out_c, counts, tree, seen, n_points, first_cut, ke
 
     New ones must keep away from them. Returns how many there are.
     """
-    parent, is_right, feature, cut, _ = tree
+    parent, is_right, feature, cut = tree
     n = 0
     for i in range(len(places)):
         place = places[i]
@@ -355,9 +387,8 @@ def _count_levels(place, column, n_levels, parent, is_right, feature, levels_lef
 
 
 @njit(nogil=True, cache=True)
-def _lay_out(keys, places, n_levels, has_missing, seed, tree_of, slot_start, feature, cell_start, table):  # type: ignore[no-untyped-def]
+def _lay_out(keys, n_levels, has_missing, slot_start, feature, cell_start, table):  # type: ignore[no-untyped-def]
     """The slots of sorted keys, some of which are there twice. Returns how many."""
-    tokens = np.empty(N_BINS, np.uint64)
     s, k = 0, 0
     while k < len(keys):
         node, slot = keys[k] >> NODE_BITS, keys[k] >> COLUMN_BITS
@@ -371,10 +402,8 @@ def _lay_out(keys, places, n_levels, has_missing, seed, tree_of, slot_start, fea
                     value += 1
                 cells, value = cells + 1, cut
             k += 1
-        if n_levels[j] > 1:
-            # The same groups in the whole tree: others below would tell the sums of single levels by subtraction.
-            key = mix(seed ^ (np.uint64(tree_of[places[node]]) << np.uint64(32)) ^ np.uint64(j))
-            cells = _group_levels(key, n_levels[j], tokens, table[s])
+        if n_levels[j] > 1:  # its table is filled in later
+            cells = min(n_levels[j], GROUPS)
         else:
             while value < MISSING:
                 table[s, value] = cells
@@ -386,22 +415,6 @@ def _lay_out(keys, places, n_levels, has_missing, seed, tree_of, slot_start, fea
             cells += 1
         feature[s], cell_start[s + 1], s = j, cell_start[s] + cells, s + 1
         slot_start[node + 1] = s
-    for node in range(len(places)):
+    for node in range(len(slot_start) - 1):
         slot_start[node + 1] = max(slot_start[node], slot_start[node + 1])
     return s
-
-
-@part
-def _group_levels(key, n, tokens, table):  # type: ignore[no-untyped-def]
-    """Levels to cells at random; returns how many cells there are. Bins that stand for no level are in the first."""
-    cells = min(n, GROUPS)
-    for level in range(N_BINS):
-        table[level] = 0
-    for level in range(n):
-        tokens[level] = row_token(key, level)
-    for level in range(n):
-        rank = 0
-        for other in range(n):
-            rank += tokens[other] < tokens[level]
-        table[level] = rank % cells
-    return cells

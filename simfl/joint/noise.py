@@ -15,8 +15,7 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Longs
-from simfl.joint._part import part
-from simfl.preprocessing.splitmix import below, row_token
+from simfl.joint._part import below, part, row_token
 
 SURE = 40  # noise beyond SURE / epsilon does not occur
 _HALF = 2.0**32

@@ -5,7 +5,7 @@ and no row's is exact.
 import numpy as np
 from numba import njit
 
-from simfl.preprocessing.splitmix import row_token
+from simfl.joint._part import row_token
 
 ALL = 1 << 32  # of 2 ** 32: every row is taken
 

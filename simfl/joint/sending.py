@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Longs, Mask
+from simfl.joint._part import row_token
 from simfl.joint.level import Level
 from simfl.joint.noise import Law, add_shares, share
-from simfl.preprocessing.splitmix import row_token
 
 
 class Sent(NamedTuple):
