@@ -25,12 +25,16 @@ def sum_cells(bins, stride, order, packed, bounds, nodes, question, counts, G, H
             G[cell], H[cell] = G[cell] >> 32, G[cell] & LOW_HALF
 
 
-@njit(nogil=True, cache=True)
 def split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left, child):
     """The rows of the open nodes first to last go to the children, in their order."""
+    spare = np.empty(2 * order.shape[1], dtype=np.int64)  # rows, then their gradients
+    _split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left, child, spare)
+
+
+@njit(nogil=True, cache=True)
+def _split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left, child, spare):
     (tree, node, _, feature, _, table), (first, last) = question, nodes
     n_rows = order.shape[1]
-    spare = np.empty(2 * n_rows, dtype=np.int64)  # rows, then their gradients
     for k in range(first, last):
         if slot[k] < 0:
             continue

@@ -121,12 +121,13 @@ def draw(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: i
     most = int(asked.n_cuts.max(initial=0)) + RUNNERS_UP
     n = len(asked.place)
     feature, cut = np.full((n, most), NONE, np.int32), np.full((n, most), NONE, np.int32)
-    tree = (nodes.parent, nodes.is_right, nodes.feature, nodes.cut)
-    levels_left = nodes.levels_left if columns.n_levels.any() else None  # None: no category, and nothing to compile
-    counts = np.zeros(n, np.int32)
+    tree = (nodes.parent, nodes.is_right, nodes.feature, nodes.cut, nodes.tree, nodes.number)
+    levels_left = nodes.levels_left if columns.n_levels.any() else None  # None: nothing of categories is compiled
+    counts, d = np.zeros(n, np.int32), len(columns.n_points)
     _draw(
-        asked.place, asked.n_cuts, asked.inherited, asked.allowed, tree, levels_left, columns.n_points,
-        columns.n_levels, weights, np.uint64(seed), nodes.tree, nodes.number, feature, cut, counts,
+        asked.place, (asked.n_cuts, asked.inherited, asked.allowed), tree, levels_left,
+        (columns.n_points, columns.n_levels), weights, np.uint64(seed), (feature, cut, counts),
+        (np.empty(d), np.zeros(d, np.int32), np.empty(d, np.int32)),
     )  # fmt: skip
     keys = np.empty(int(counts.sum()) + MOST_KNOWN * n, np.int64)
     end = _find_keys(asked.place, feature, cut, counts, tree, nodes.seen, columns.n_points, columns.first_cut, keys)
@@ -213,9 +214,9 @@ def _box(place, column, n_points, parent, is_right, feature, cut):  # type: igno
     while above >= 0:
         if feature[above] == column:
             if is_right[place]:
-                low = max(low, cut[above] + 1)
+                low = cut[above] + 1 if cut[above] >= low else low
             else:
-                high = min(high, cut[above])
+                high = cut[above] if cut[above] < high else high
         place, above = above, parent[above]
     return low, high
 
@@ -267,28 +268,11 @@ def _find_usable(allowed, n_points, n_levels, usable):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True)
-def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
-    places,
-    n_cuts,
-    inherited,
-    allowed,
-    tree,
-    levels_left,
-    n_points,
-    n_levels,
-    weights,
-    seed,
-    tree_of,
-    number,
-    out_f,
-    out_c,
-    counts,
-):
-    parent, is_right, feature, cut = tree
+def _draw(places, asked, tree, levels_left, about, weights, seed, out, scratch):  # type: ignore[no-untyped-def]  # noqa: C901
+    """Per open node: columns and cuts, and how many. `levels_left`: None where there is no category."""
+    (n_cuts, inherited, allowed), (parent, is_right, feature, cut, tree_of, number) = asked, tree
+    (n_points, n_levels), (out_f, out_c, counts), (total, times, usable) = about, out, scratch
     d = len(n_points)
-    total = np.empty(d)
-    times = np.zeros(d, np.int32)
-    usable = np.empty(d, np.int32)
     for i in range(len(places)):
         place = places[i]
         above = parent[place]
@@ -305,7 +289,7 @@ def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
             if j >= 0 and ok[j] and n < n_cuts[i]:
                 low, high = _box(place, j, n_points, parent, is_right, feature, cut)
                 n = _put(out_f, out_c, i, n, j, np.int64(c)) if low <= c < high else n
-        here = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[place]))
+        here = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), np.int64(number[place])))
         for step in range(n_cuts[i] - n):
             a, b = row_token(key, 2 * step), row_token(key, 2 * step + 1)
             if known and _share(a) >= UNIFORM:
@@ -349,7 +333,7 @@ def _find_keys(places, out_f, out_c, counts, tree, seen, n_points, first_cut, ke
 
     New ones must keep away from them. Returns how many there are.
     """
-    parent, is_right, feature, cut = tree
+    parent, is_right, feature, cut, _, _ = tree
     n = 0
     for i in range(len(places)):
         place = places[i]
@@ -403,7 +387,7 @@ def _lay_out(keys, n_levels, has_missing, slot_start, feature, cell_start, table
                 cells, value = cells + 1, cut
             k += 1
         if n_levels[j] > 1:  # its table is filled in later
-            cells = min(n_levels[j], GROUPS)
+            cells = n_levels[j] if n_levels[j] < GROUPS else GROUPS
         else:
             while value < MISSING:
                 table[s, value] = cells
@@ -416,5 +400,6 @@ def _lay_out(keys, n_levels, has_missing, slot_start, feature, cell_start, table
         feature[s], cell_start[s + 1], s = j, cell_start[s] + cells, s + 1
         slot_start[node + 1] = s
     for node in range(len(slot_start) - 1):
-        slot_start[node + 1] = max(slot_start[node], slot_start[node + 1])
+        if slot_start[node + 1] < slot_start[node]:
+            slot_start[node + 1] = slot_start[node]
     return s

@@ -35,7 +35,7 @@ def law(n_parties: int, epsilon: float) -> Law:
     k = np.arange(1, math.ceil(SURE / epsilon) + 1)
     chance = np.cumprod(np.concatenate([[1.0], (k - 1 + shape) / k * stays]))
     limit, other = np.zeros(len(chance), np.uint64), np.zeros(len(chance), np.int64)
-    _fill(chance / chance.sum() * len(chance), limit, other)
+    _fill(chance / chance.sum() * len(chance), limit, other, np.empty_like(other), np.empty_like(other))
     return Law(limit, other)
 
 
@@ -52,9 +52,8 @@ def add_shares(out: AnyArray, law: Law, key: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _fill(chance, limit, other):  # type: ignore[no-untyped-def]
+def _fill(chance, limit, other, small, large):  # type: ignore[no-untyped-def]
     """Chances (one on average): what one number has too much of is laid on another that has too little."""
-    small, large = np.empty(len(chance), np.int64), np.empty(len(chance), np.int64)
     n_small, n_large = 0, 0
     for i in range(len(chance)):
         limit[i] = np.uint64(_HALF)

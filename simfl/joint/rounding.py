@@ -22,7 +22,7 @@ def take_rows(g, h, output, units, keys, share, rows, packed):  # type: ignore[n
         n += np.int64(row_token(keys[1], i) >> np.uint64(32)) < share
     for k in range(n):
         i = rows[k]
-        token = row_token(keys[0], i)
+        token = row_token(keys[0], np.int64(i))
         a = np.float64(token >> np.uint64(32)) * 2.0**-32
         b = np.float64(token & np.uint64(0xFFFFFFFF)) * 2.0**-32
         value = np.int64(np.floor(g[i, output] * per_g + a)) << 32

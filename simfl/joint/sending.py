@@ -56,7 +56,7 @@ def sums(cells: Longs, totals: Longs, sent: Sent, law: Law | None, key: int) -> 
 def _counts(counts, most, scale, law, key, out):  # type: ignore[no-untyped-def]
     n = len(counts)
     for i in range(n):
-        rows = min(counts[i], most) + share(law, key, i)
+        rows = (counts[i] if counts[i] < most else most) + share(law, key, i)
         dice = np.float64(row_token(key, 2 * n + i) >> np.uint64(11)) * 2.0**-53
         out[i] = np.int64(np.floor(rows * scale + dice))
 

@@ -19,12 +19,11 @@ class FeatureWeights:
     def add(self, tree: Tree, gain: Floats) -> None:
         """A finished tree joins the model."""
         self.matrix *= DECAY
-        _add_gains(tree.feature, tree.left, gain, self.matrix)
+        _add_gains(tree.feature, tree.left, gain, self.matrix, np.empty(len(tree.feature), np.int32))
 
 
 @njit(nogil=True, cache=True)
-def _add_gains(feature, left, gain, matrix):  # type: ignore[no-untyped-def]
-    parent = np.empty(len(feature), np.int32)
+def _add_gains(feature, left, gain, matrix, parent):  # type: ignore[no-untyped-def]
     parent[0], last = -1, len(matrix) - 1
     for node in range(len(feature)):
         j = feature[node]
