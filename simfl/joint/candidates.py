@@ -173,10 +173,11 @@ def _group_levels(table: AnyArray, slot_start: Ints, feature: Ints, tree: Ints, 
         return
     node = np.searchsorted(slot_start, slots, side="right") - 1
     pairs, which = np.unique(np.stack([tree[node], feature[slots]]), axis=1, return_inverse=True)
-    groups = np.zeros((pairs.shape[1], MISSING), np.uint8)
-    for own, (t, j) in zip(groups, pairs.T.tolist(), strict=True):
-        n = int(columns.n_levels[j])
-        tokens = row_tokens(int(mix.py_func(np.uint64(seed ^ t << 32 ^ j))), n)
+    t, j = pairs.astype(np.uint64)
+    keys = mix.py_func(np.uint64(seed) ^ (t << np.uint64(32)) ^ j)
+    groups = np.zeros((len(keys), MISSING), np.uint8)
+    for own, key, n in zip(groups, keys.tolist(), columns.n_levels[pairs[1]].tolist(), strict=True):
+        tokens = row_tokens(key, n)
         own[:n] = np.searchsorted(np.sort(tokens), tokens) % min(n, GROUPS)
     table[slots, :MISSING] = groups[which.ravel()]
 
