@@ -13,7 +13,6 @@ from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
 from simfl.errors import ProtocolError
 from simfl.joint import checking, decisions, guard, reading, sending
 from simfl.joint.candidates import NONE, RUNNERS_UP, Asked, Nodes
-from simfl.joint.checking import Ways
 from simfl.joint.constraints import allowed_columns
 from simfl.joint.decisions import LevelDecision
 from simfl.joint.grown import grown_tree, place_in
@@ -134,7 +133,7 @@ class Batch:
     def _finished(self, found: reading.Found) -> list[decisions.FinishedTree]:
         """The trees with their values. What was grown deeper than asked for is pruned."""
         nodes = self.nodes.copy()
-        Ways(self.level, found.slot, found.left).note(nodes, self.open.place)
+        checking.Ways(self.level, found.slot, found.left).note(nodes, self.open.place)
         split = self.open.place[found.slot >= 0]
         nodes.split(split)
         G, H = self._sums_with_children(found, split)

@@ -25,6 +25,7 @@ MOST_KNOWN = 36  # released cuts of one column that are counted again: with the 
 # Draws of one column in a node: there is one cell more than there are cuts, and one for missing values.
 MOST_DRAWS = MOST_CELLS - 2 - RUNNERS_UP - MOST_KNOWN
 NONE = -1
+ROOM = 8192  # nodes that need no new arrays
 COLUMN_BITS, NODE_BITS = 10, 40  # where column and node begin in the key of a cut
 
 
@@ -51,7 +52,7 @@ class Nodes:
 
     def __init__(self, n_trees: int, n_cuts: int) -> None:
         self.n = 0
-        size = 1024 * n_trees
+        size = max(4 * n_trees, ROOM)
         self.tree = np.zeros(size, np.int32)
         self.number = np.zeros(size, np.int32)  # inside its tree, breadth first
         self.parent = np.full(size, NONE, np.int32)
