@@ -34,7 +34,7 @@ def loaded(code):
 
 
 FIRST = """
-import simfl, numba
+import sys, simfl, numba
 from numba.core import event
 from sklearn.datasets import load_breast_cancer
 class Listener(event.Listener):
@@ -46,18 +46,34 @@ class Listener(event.Listener):
 X, y = load_breast_cancer(return_X_y=True)
 parties = [simfl.Party(name, X[i::4], y[i::4]) for i, name in enumerate("abcd")]
 with event.install_listener("numba:compile", Listener()):
-    simfl.train(parties, n_trees=60, max_depth=3, random_state=0, callbacks=[])
+    simfl.train(parties, n_trees=60, max_depth=3, random_state=0, callbacks=[], recipe=sys.argv[1])
 """
 
 
-def test_the_first_training_on_a_small_table_compiles_little_and_nothing_twice(tmp_path):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}  # nothing in it yet
-    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True, env=environment)
-    compiled = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("COMPILED")]
-    assert "simfl.training.traversal._descend" in compiled
-    assert len(compiled) == len(set(compiled)) <= 18, "one kind of array for each kernel"
+def first_training(recipe, folder):
+    """The functions that the first training on a small table compiles, kernels and what they call."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}  # nothing in it yet
+    command = [sys.executable, "-c", FIRST, recipe]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "LIBRARY" not in done.stdout, "NumPy's functions inside kernels are compiled, too: write plain loops"
+    compiled = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("COMPILED")]
+    assert len(compiled) == len(set(compiled)), "one kind of array for each kernel, and no number that is written out"
+    return compiled
+
+
+def test_the_first_training_on_a_small_table_compiles_little_and_nothing_twice(tmp_path):
+    compiled = first_training("similar", tmp_path)
+    assert "simfl.training.traversal._descend" in compiled
+    assert len(compiled) <= 18
     assert not [name for name in compiled if "preprocessing" in name], "few rows are compared in NumPy"
+
+
+def test_the_first_joint_training_on_a_small_table_compiles_the_kernels_for_few_rows(tmp_path):
+    compiled = first_training("joint", tmp_path)
+    assert "simfl.joint._few.sum_cells" in compiled
+    assert len(compiled) <= 60
+    assert not [name for name in compiled if "_dense" in name or "_sparse" in name]
+    assert "simfl.joint.candidates._count_levels" not in compiled, "there is no category"
 
 
 def test_one_word_is_said_when_something_is_compiled_and_none_when_nothing_is():

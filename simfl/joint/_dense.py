@@ -10,6 +10,7 @@ folder's `__pycache__`.
 import numpy as np
 from numba import njit
 
+from simfl.joint._part import part
 from simfl.joint._vectors import BITS, TILE, add_masked, add_row, count_masks
 from simfl.joint.level import MOST_CELLS, N_BINS
 from simfl.training._early import fetch_early
@@ -63,13 +64,13 @@ def sum_cells(bins, stride, order, packed, bounds, nodes, question, counts, G, H
             _write(cells, slots, cell_start, counts, G, H)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _place(slot, cell):
     """Where the cell of a slot of the node is: slots side by side in blocks, so that they never share a cache set."""
     return slot // LANES * _BLOCK + 2 * (cell * LANES + slot % LANES)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _clear(cells, slots, cell_start):
     for s in range(slots[0], slots[1]):
         for cell in range(cell_start[s + 1] - cell_start[s]):
@@ -77,7 +78,7 @@ def _clear(cells, slots, cell_start):
             cells[place] = cells[place + 1] = 0
 
 
-@njit(nogil=True, cache=True)
+@part
 def _write(cells, slots, cell_start, counts, G, H):
     for s in range(slots[0], slots[1]):
         for cell in range(cell_start[s + 1] - cell_start[s]):
@@ -86,7 +87,7 @@ def _write(cells, slots, cell_start, counts, G, H):
             G[out], H[out] = cells[place] >> 32, cells[place] & LOW_HALF
 
 
-@njit(nogil=True, cache=True)
+@part
 def _load_tile(bins, stride, order, packed, tile, n, at, sums):
     """Where the rows of a tile are, and their gradients; the rows of the next tile are asked for."""
     n_lines = (stride + LINE - 1) // LINE
@@ -99,7 +100,7 @@ def _load_tile(bins, stride, order, packed, tile, n, at, sums):
                 fetch_early(bins, later + _U(line * LINE))
 
 
-@njit(nogil=True, cache=True)
+@part
 def _add_tile(bins, at, sums, n, feature, slots, table, cells):
     s, end = slots
     while s < end:
@@ -135,7 +136,7 @@ def _four(feature, first):
     return _U(feature[first]), _U(feature[first + 1]), _U(feature[first + 2]), _U(feature[first + 3])
 
 
-@njit(nogil=True, cache=True)
+@part
 def _add_eight(bins, at, sums, n, feature, table, s, cells, place):
     some, others = _four(feature, 0), _four(feature, 4)
     for i in range(_U(n)):
@@ -144,14 +145,14 @@ def _add_eight(bins, at, sums, n, feature, table, s, cells, place):
         _add_to_four(bins, row, others, table, s + _U(4), cells, place + _U(8), packed)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _add_four(bins, at, sums, n, feature, table, s, cells, place):
     features = _four(feature, 0)
     for i in range(_U(n)):
         _add_to_four(bins, at[i], features, table, s, cells, place, sums[i])
 
 
-@njit(nogil=True, cache=True)
+@part
 def _add_one(bins, at, sums, n, feature, table, s, cells, place):
     for i in range(_U(n)):
         _add(bins, at[i] + feature, table, s, cells, place, sums[i])
@@ -163,7 +164,7 @@ def _add_one(bins, at, sums, n, feature, table, s, cells, place):
 # bytes of its bins OR-ed, and sums and counts stay in registers. The last cell is what remains of the node.
 
 
-@njit(nogil=True, cache=True)
+@part
 def _fits_masks(slots, cell_start):
     most = 0
     for s in range(slots[0], slots[1]):
@@ -171,7 +172,7 @@ def _fits_masks(slots, cell_start):
     return most <= FEW_CELLS
 
 
-@njit(nogil=True, cache=True)
+@part
 def _group_end(s, last, cell_start):
     """The end of the group that begins with slot s."""
     n_bits, end = 0, s
@@ -183,13 +184,14 @@ def _group_end(s, last, cell_start):
     return end
 
 
-@njit(nogil=True, cache=True)
+@part
 def _make_lookup(table, slots, cell_start, lookup):
     """Per group eight tables of bytes: the bit of a bin's cell. Those without a slot are zero."""
     s, group = slots[0], 0
     while s < slots[1]:
         end, bit = _group_end(s, slots[1], cell_start), 0
-        lookup[group : group + (4 if end - s <= 4 else BITS) * N_BINS] = 0
+        for i in range(group, group + (4 if end - s <= 4 else BITS) * N_BINS):
+            lookup[i] = 0
         for k in range(end - s):
             own, out = table[(s + k) * N_BINS : (s + k + 1) * N_BINS], lookup[group + k * N_BINS :]
             for cell in range(cell_start[s + k + 1] - cell_start[s + k] - 1):
@@ -198,23 +200,25 @@ def _make_lookup(table, slots, cell_start, lookup):
         s, group = end, group + BITS * N_BINS
 
 
-@njit(nogil=True, cache=True)
+@part
 def _set_bit(table, cell, bit, out):
     for value in range(N_BINS):
         out[value] |= bit if table[value] == cell else np.uint8(0)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _clear_masks(cells, slots):
-    cells[: 2 * BITS * (slots[1] - slots[0])] = 0  # at most one group per slot
+    for i in range(2 * BITS * (slots[1] - slots[0])):  # at most one group per slot
+        cells[i] = 0
 
 
-@njit(nogil=True, cache=True)
+@part
 def _add_tile_by_masks(bins, at, sums, n, feature, slots, cell_start, lookup, masks, cells):
     s, place, group = slots[0], _U(0), 0
     while s < slots[1]:
         end, own, last = _group_end(s, slots[1], cell_start), group, slots[1] - 1
-        masks[:] = 0
+        for i in range(TILE):
+            masks[i] = 0
         while end - s > 4:
             _mark(bins, at, n, _U(feature[s]), lookup[own : own + N_BINS], masks)
             s, own = s + 1, own + N_BINS
@@ -225,13 +229,13 @@ def _add_tile_by_masks(bins, at, sums, n, feature, slots, cell_start, lookup, ma
         s, place, group = end, place + _U(2 * BITS), group + BITS * N_BINS
 
 
-@njit(nogil=True, cache=True)
+@part
 def _mark(bins, at, n, feature, lookup, masks):
     for i in range(_U(n)):
         masks[i] |= lookup[_U(bins[at[i] + feature])]
 
 
-@njit(nogil=True, cache=True)
+@part
 def _total(packed, begin, end):
     total = 0
     for i in range(begin, end):
@@ -239,7 +243,7 @@ def _total(packed, begin, end):
     return total
 
 
-@njit(nogil=True, cache=True)
+@part
 def _write_masks(cells, slots, cell_start, total, n_rows, counts, G, H):
     group, place, group_end = -2 * BITS, 0, slots[0]
     for s in range(slots[0], slots[1]):
@@ -279,7 +283,7 @@ def split_nodes(bins, stride, order, packed, bounds, nodes, question, slot, left
         bounds[t, child[k] + 1, 0], bounds[t, child[k] + 1, 1] = middle, end
 
 
-@njit(nogil=True, cache=True)
+@part
 def _partition(bins, stride, order, packed, begin, end, rule, spare, spare_packed):
     """Rows that go left to the front, in their order, without a jump that the processor would have to guess."""
     feature, goes_left = rule

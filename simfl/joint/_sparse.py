@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from simfl.joint._dense import LOW_HALF
+from simfl.joint._part import part
 from simfl.joint.level import MISSING, N_BINS
 
 _U = np.uint64
@@ -57,7 +58,7 @@ def sum_cells(entries, place, taken, packed, visits, question, counts, G, H):
     _unpack(visits, cell_start, G, H)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _node_totals(place, taken, packed, n_nodes):
     counts, sums = np.zeros(n_nodes, dtype=np.int64), np.zeros(n_nodes, dtype=np.int64)
     for i in range(place.size):
@@ -67,12 +68,12 @@ def _node_totals(place, taken, packed, n_nodes):
     return counts, sums
 
 
-@njit(nogil=True, cache=True)
+@part
 def _node_of_slot(slot_start, visits):
     return np.searchsorted(slot_start, visits, side="right") - 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _one_column(visits, feature, node_of_slot, first):
     """The end of the slots that one reading of a column can serve: of one column, at most one per node."""
     last = first + 1
@@ -85,7 +86,7 @@ def _one_column(visits, feature, node_of_slot, first):
     return last
 
 
-@njit(nogil=True, cache=True)
+@part
 def _unpack(visits, cell_start, G, H):
     for s in visits:
         for cell in range(cell_start[s], cell_start[s + 1]):
@@ -116,7 +117,7 @@ def split_rows(entries, place, visits, question, slot, left, child, number):
         first = last
 
 
-@njit(nogil=True, cache=True)
+@part
 def _child(table, slot, value, left, child):
     goes_left = (left >> _U(table[slot * N_BINS + value])) & _U(1)
     return child + np.int32(_U(1) - goes_left)

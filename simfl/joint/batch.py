@@ -11,12 +11,12 @@ import numpy as np
 
 from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
 from simfl.errors import ProtocolError
-from simfl.joint import decisions, guard, reading, sending
+from simfl.joint import checking, decisions, guard, reading, sending
 from simfl.joint.candidates import NONE, RUNNERS_UP, Asked, Nodes
 from simfl.joint.constraints import allowed_columns
 from simfl.joint.decisions import LevelDecision
 from simfl.joint.grown import grown_tree, place_in
-from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level, Splits
+from simfl.joint.level import Splits
 from simfl.joint.setting import Setting
 from simfl.training.pruning import keep_all, node_sums, prune, score, weight
 from simfl.training.trees import LEAF
@@ -73,11 +73,6 @@ class Batch:
         return wanted
 
     @property
-    def _ordered_cells(self) -> Mask:
-        of_numbers: Mask = self.columns.n_levels[self.level.feature] < 2
-        return np.repeat(of_numbers, np.diff(self.level.cell_start))
-
-    @property
     def n_sent(self) -> int:
         """How many pairs of sums are sent: the roots' totals, too, which nobody knows yet."""
         return self.sent.n + (self.n_trees if self.depth == 0 else 0)
@@ -113,28 +108,15 @@ class Batch:
 
     def _opened(self, G: Longs, H: Longs) -> tuple[Doubles, Doubles]:
         """The sums of every cell."""
-        level, wanted = self.level, self.sent_cells
-        n = int(wanted.sum())
+        n, places = self.sent.n, self.open.place
         if self.depth == 0:
             self.G, self.H = (np.ldexp(v[n:].astype(float), e) for v, e in zip((G, H), self.exponents, strict=True))
-        of_slot = np.repeat(np.arange(level.n_nodes), np.diff(level.slot_start))
-        of_cell = np.repeat(of_slot, np.diff(level.cell_start))
-        out = []
-        for values, unit, own in zip((G, H), self.exponents, (self.G, self.H), strict=True):
-            sent = np.zeros(level.n_cells, np.int64)
-            sent[wanted] = values[:n]
-            cells = np.where(wanted, np.ldexp(self._between_cuts(sent).astype(float), unit[level.tree[of_cell]]), 0.0)
-            if len(level.feature):
-                known = np.add.reduceat(cells, level.cell_start[:-1])
-                cells[level.cell_start[1:] - 1] = own[self.open.place[of_slot]] - known
-            out.append(cells)
-        return out[0], out[1]
-
-    def _between_cuts(self, sums: Longs) -> Longs:
-        """The sum of each cell, from those up to the cuts."""
-        before = np.concatenate([[0], sums])[:-1]
-        before[self.level.cell_start[:-1]] = 0
-        return sums - np.where(self._ordered_cells, before, 0)
+        of_G, of_H = (np.ldexp(1.0, unit)[self.level.tree] for unit in self.exponents)
+        is_number = self.sent.is_number
+        return (
+            reading.opened(self.level, G, is_number, self.G[places], of_G),
+            reading.opened(self.level, H, is_number, self.H[places], of_H),
+        )
 
     def _n_cuts_of_children(self, tree: Ints, H_left: Doubles, H_right: Doubles) -> Ints:
         """How many cuts they are asked about; 0: they stay leaves. The largest nodes of each tree are split further."""
@@ -151,7 +133,7 @@ class Batch:
     def _finished(self, found: reading.Found) -> list[decisions.FinishedTree]:
         """The trees with their values. What was grown deeper than asked for is pruned."""
         nodes = self.nodes.copy()
-        note_splits(nodes, self.level, self.open.place, found.slot, found.left)
+        checking.Ways(self.level, found.slot, found.left).note(nodes, self.open.place)
         split = self.open.place[found.slot >= 0]
         nodes.split(split)
         G, H = self._sums_with_children(found, split)
@@ -204,9 +186,9 @@ class Batch:
         n_cuts = decisions.numbers(decision.n_cuts, np.uint16, 2 * len(split)).astype(np.int32)
         runners = decisions.numbers(decision.runners_up, np.int32, 2 * RUNNERS_UP * len(split))
         runners = runners.reshape(-1, RUNNERS_UP, 2)
-        self._check_splits(slot, left)
-        self._check_children(slot >= 0, n_cuts, runners)
-        note_splits(self.nodes, self.level, places, slot, left)
+        ways = checking.checked(self.level, self.columns.n_levels, slot, left, runners)
+        self._check_children(slot >= 0, n_cuts)
+        ways.note(self.nodes, places)
         if self._found is not None:
             self.G, self.H = self._sums_with_children(self._found, split)
             self.bounds = self._bounds_with_children(split)
@@ -221,36 +203,14 @@ class Batch:
             self._ask(new[asked], n_cuts[asked], np.repeat(runners, 2, axis=0)[asked])
         return splits
 
-    def _check_splits(self, slot: Ints, left: AnyArray) -> None:
-        """The rules of splits: they were asked about, and rows go both ways."""
-        level, split = self.level, slot >= 0
-        if ((slot < NONE) | (split & ((slot < level.slot_start[:-1]) | (slot >= level.slot_start[1:])))).any():
-            raise ProtocolError("The reader announced a split of a column that was not asked about in its node.")
-        n_cells = np.diff(level.cell_start)[slot[split]].astype(np.uint64)
-        full = ~np.uint64(0) >> (np.uint64(MOST_CELLS) - n_cells)
-        own = left[split]
-        if ((own == 0) | (own & ~full != 0) | (own == full)).any() or left[~split].any():
-            raise ProtocolError("The reader announced a split that sends all rows to one side.")
-        n_levels, goes = self.columns.n_levels[level.feature[slot[split]]], _goes_left(level, slot[split], own)
-        if (np.diff(goes[n_levels == 0, :MISSING].astype(np.int8)) > 0).any():
-            raise ProtocolError("The reader announced a split of numbers that is not a cut.")
-        stays = goes | (np.arange(N_BINS) >= n_levels[:, None])
-        if (stays.all(axis=1) & (n_levels > 0)).any():
-            raise ProtocolError("The reader announced a split of a category in which no level goes right.")
-
-    def _check_children(self, split: Mask, n_cuts: Ints, runners: Ints) -> None:
-        """The rules of what is asked next: no more than the study allows, and runners-up that were asked about."""
+    def _check_children(self, split: Mask, n_cuts: Ints) -> None:
+        """The rule of what is asked next: no more than the study allows."""
         per_tree = np.bincount(np.repeat(self.level.tree[split], 2)[n_cuts > 0], minlength=self.n_trees)
         too_deep = self.depth + 1 >= self.setting.deepest and n_cuts.any()
         if per_tree.max(initial=0) > self.setting.most_nodes or too_deep:
             raise ProtocolError("The reader announced more open nodes than the study allows.")
         if n_cuts.max(initial=0) > self.setting.most_cuts:
             raise ProtocolError("The reader announced more cuts of a node than the study allows.")
-        node = np.repeat(np.flatnonzero(split), RUNNERS_UP)
-        column, cut = runners.reshape(-1, 2).T
-        given = (column != NONE) | (cut != NONE)
-        if not _were_asked(self.level, node[given], column[given], cut[given]).all():
-            raise ProtocolError("The reader announced a runner-up that was not asked about in its node.")
 
     def most_value(self, tree: int, n_leaves: int) -> float:
         """How large a leaf value can be: all gradients in the lightest leaf, rounded up by one unit each, and noise."""
@@ -259,34 +219,3 @@ class Batch:
         noise = guard.most_noise(self.setting.bits) if self.setting.guarded else 0.0
         step = (self.sizes[0, tree] + (self.setting.n_rows + noise) * unit_g) / (params.reg_lambda + lightest)
         return float(ROUNDING * params.learning_rate * min(step, params.max_delta_step or math.inf))
-
-
-def _goes_left(level: Level, slot: Ints, left: AnyArray) -> Mask:
-    """Per split and bin whether it goes left."""
-    goes: Mask = ((left[:, None] >> level.cell_of_bin[slot].astype(np.uint64)) & np.uint64(1)).astype(bool)
-    return goes
-
-
-def _were_asked(level: Level, node: AnyArray, column: Ints, cut: Ints) -> Mask:
-    """Whether these cuts are between two cells of their node."""
-    slot_node = np.repeat(np.arange(level.n_nodes), np.diff(level.slot_start))
-    width = int(max(level.feature.max(initial=0), column.max(initial=0))) + 1
-    known, wanted = slot_node * width + level.feature, node * width + column
-    slot = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))  # slots are in order of node and column
-    possible = (column >= 0) & (cut >= 0) & (cut < MISSING)
-    possible[possible] = known[slot[possible]] == wanted[possible]
-    table = level.cell_of_bin[slot[possible]]
-    rows, at = np.arange(len(table)), cut[possible]
-    possible[possible] = table[rows, at] != table[rows, at + 1]
-    return possible
-
-
-def note_splits(nodes: Nodes, level: Level, places: AnyArray, slot: Ints, left: AnyArray) -> None:
-    """Write down how the open nodes are split."""
-    split = np.flatnonzero(slot >= 0)
-    goes = _goes_left(level, slot[split], left[split])
-    of, j = places[split], level.feature[slot[split]]
-    nodes.feature[of] = j
-    nodes.missing_left[of] = goes[:, MISSING]
-    nodes.cut[of] = np.where(goes[:, :MISSING], np.arange(MISSING), NONE).max(axis=1, initial=NONE)
-    nodes.levels_left[of] = np.packbits(goes, axis=1, bitorder="little")

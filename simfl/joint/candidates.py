@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Ints, Mask
+from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
+from simfl.joint._part import below, mix, part, row_token
 from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level
-from simfl.preprocessing.splitmix import below, mix, row_token
+from simfl.preprocessing.splitmix import row_tokens
 
 UNIFORM = 0.15  # the share of draws in which every feature has the same chance
 GOLDEN = 0.6180339887498949  # steps of this size spread any number of draws evenly
@@ -24,6 +25,8 @@ MOST_KNOWN = 36  # released cuts of one column that are counted again: with the 
 # Draws of one column in a node: there is one cell more than there are cuts, and one for missing values.
 MOST_DRAWS = MOST_CELLS - 2 - RUNNERS_UP - MOST_KNOWN
 NONE = -1
+ROOM = 8192  # nodes that need no new arrays
+COLUMN_BITS, NODE_BITS = 10, 40  # where column and node begin in the key of a cut
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Nodes:
 
     def __init__(self, n_trees: int, n_cuts: int) -> None:
         self.n = 0
-        size = 4 * n_trees
+        size = max(4 * n_trees, ROOM)
         self.tree = np.zeros(size, np.int32)
         self.number = np.zeros(size, np.int32)  # inside its tree, breadth first
         self.parent = np.full(size, NONE, np.int32)
@@ -60,7 +63,7 @@ class Nodes:
         self.missing_left = np.zeros(size, np.bool_)
         self.levels_left = np.zeros((size, N_BINS // 8), np.uint8)  # of a category: one bit per level
         self.released = np.zeros((size, -(-n_cuts // 8)), np.uint8)  # boundaries whose sums this node has told
-        self.seen = self.released.copy()  # those of its ancestors, too
+        self.seen = np.zeros(self.released.shape, np.uint8)  # those of its ancestors, too
         self.in_tree = np.zeros(n_trees, np.int32)  # how many nodes each tree has
         self.used = np.zeros((n_trees, -(-n_cuts // 8)), np.uint8)  # boundaries that any node of a tree has released
 
@@ -72,9 +75,7 @@ class Nodes:
         new = np.arange(self.n, self.n + n)
         self.n += n
         self.tree[new], self.parent[new], self.is_right[new] = tree, parent, is_right
-        _number(self.tree, self.number, self.in_tree, new[0] if n else 0, self.n)
-        hangs = parent >= 0
-        self.seen[new[hangs]] = self.seen[parent[hangs]]
+        _number(self.tree, self.number, self.in_tree, self.parent, self.seen, self.n - n, self.n)
         return new
 
     def split(self, places: AnyArray) -> AnyArray:
@@ -88,17 +89,20 @@ class Nodes:
         return np.flatnonzero(self.tree[: self.n] == tree)
 
     def copy(self) -> "Nodes":
-        """As they are now."""
-        other = Nodes.__new__(Nodes)
-        vars(other).update({k: v.copy() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()})
+        """As they are now, but without what was released."""
+        other = Nodes(len(self.in_tree), 0)
+        kept = {name: own for name, own in vars(self).items() if name not in ("released", "seen", "used")}
+        vars(other).update({name: own.copy() if isinstance(own, np.ndarray) else own for name, own in kept.items()})
+        other.released = other.seen = np.zeros((len(self.tree), 0), np.uint8)
         return other
 
     def _grow(self) -> None:
         for name, old in list(vars(self).items()):
             if isinstance(old, np.ndarray) and name not in ("in_tree", "used"):
-                fill = NONE if name in ("parent", "feature", "cut", "left_child") else 0
-                new = np.full((2 * len(old), *old.shape[1:]), fill, old.dtype)
-                new[: len(old)] = old
+                new = np.zeros((2 * len(old), *old.shape[1:]), old.dtype)  # pages that are not used cost nothing
+                new[: self.n] = old[: self.n]
+                if name in ("parent", "feature", "cut", "left_child"):
+                    new[self.n :] = NONE
                 setattr(self, name, new)
 
 
@@ -118,73 +122,93 @@ def draw(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: i
     most = int(asked.n_cuts.max(initial=0)) + RUNNERS_UP
     n = len(asked.place)
     feature, cut = np.full((n, most), NONE, np.int32), np.full((n, most), NONE, np.int32)
-    tree = (nodes.parent, nodes.is_right, nodes.feature, nodes.cut, nodes.levels_left)
-    counts = np.zeros(n, np.int32)
+    tree = (nodes.parent, nodes.is_right, nodes.feature, nodes.cut, nodes.tree, nodes.number)
+    levels_left = nodes.levels_left if columns.n_levels.any() else None  # None: nothing of categories is compiled
+    counts, d = np.zeros(n, np.int32), len(columns.n_points)
     _draw(
-        asked.place, asked.n_cuts, asked.inherited, asked.allowed, tree, columns.n_points, columns.n_levels, weights,
-        np.uint64(seed), nodes.tree, nodes.number, feature, cut, counts,
+        asked.place, (asked.n_cuts, asked.inherited, asked.allowed), tree, levels_left,
+        (columns.n_points, columns.n_levels), weights, np.uint64(seed), (feature, cut, counts),
+        (np.empty(d), np.zeros(d, np.int32), np.empty(d, np.int32)),
     )  # fmt: skip
-    taken = np.arange(most) < counts[:, None]
-    node = np.repeat(np.arange(n, dtype=np.int32), counts)
-    drawn = np.stack([node, feature[taken], cut[taken]])
-    known = _known_cuts(asked.place, drawn[0], drawn[1], tree, nodes.seen, columns.n_points, columns.first_cut)
-    return _level(asked, nodes, columns, np.concatenate([drawn, known.T], axis=1))
+    keys = np.empty(int(counts.sum()) + MOST_KNOWN * n, np.int64)
+    end = _find_keys(asked.place, feature, cut, counts, tree, nodes.seen, columns.n_points, columns.first_cut, keys)
+    return _level(asked, nodes, columns, keys[:end])
 
 
 def all_cuts(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: int) -> Level:
     """In place of `draw`: every cut of every column, for comparison with exact growing. At most 62 per column."""
     cuts = [
-        (number, j, cut)
+        _key.py_func(number, int(j), cut)
         for number in range(len(asked.place))
         for j in np.flatnonzero(asked.allowed[number % len(asked.allowed)])
         for cut in ([NONE] if columns.n_levels[j] > 1 else range(columns.n_points[j]))
     ]
-    return _level(asked, nodes, columns, np.array(cuts, np.int32).reshape(-1, 3).T)
+    return _level(asked, nodes, columns, np.array(cuts, np.int64))
 
 
-def _level(asked: Asked, nodes: Nodes, columns: Columns, drawn: Ints) -> Level:
-    """Cuts (node, column and cut of each) of the same column become one slot with several cells."""
-    drawn = drawn[:, np.lexsort(drawn[::-1])]
-    twice = np.zeros(drawn.shape[1], np.bool_)
-    twice[1:] = (drawn[:, 1:] == drawn[:, :-1]).all(axis=0)
-    node, feature, cut = drawn[:, ~twice]
-    new = np.ones(len(node), np.bool_)
-    new[1:] = (node[1:] != node[:-1]) | (feature[1:] != feature[:-1])
-    slot_feature, slot_node = feature[new], node[new]
-    n_slots = len(slot_feature)
-    cell_of_bin = np.zeros((n_slots, N_BINS), np.uint8)
-    n_cells = np.zeros(n_slots, np.int32)
-    first = np.append(np.flatnonzero(new), len(node)).astype(np.int64)
-    _map_bins(
-        asked.place[slot_node], slot_feature, first, cut, columns.n_levels, columns.has_missing,
-        np.uint64(asked.seed), nodes.tree, cell_of_bin, n_cells,
-    )  # fmt: skip
+def _level(asked: Asked, nodes: Nodes, columns: Columns, keys: Longs) -> Level:
+    """Cuts, as keys, of the same column become one slot with several cells."""
+    keys.sort()
+    n, most = len(asked.place), len(keys)  # slots
+    slot_start, feature, cell_start = np.zeros(n + 1, np.int32), np.empty(most, np.int32), np.zeros(most + 1, np.int32)
+    table = np.empty((most, N_BINS), np.uint8)
+    n_slots = _lay_out(keys, columns.n_levels, columns.has_missing, slot_start, feature, cell_start, table)
+    _group_levels(table, slot_start, feature[:n_slots], nodes.tree[asked.place], columns, asked.seed)
     return Level(
         tree=nodes.tree[asked.place],
         node=nodes.number[asked.place],
-        slot_start=np.searchsorted(slot_node, np.arange(len(asked.place) + 1)).astype(np.int32),
-        feature=slot_feature,
-        cell_start=np.concatenate([[0], np.cumsum(n_cells)]).astype(np.int32),
-        cell_of_bin=cell_of_bin,
+        slot_start=slot_start,
+        feature=feature[:n_slots],
+        cell_start=cell_start[: n_slots + 1],
+        cell_of_bin=table[:n_slots],
     )
+
+
+def _group_levels(table: AnyArray, slot_start: Ints, feature: Ints, tree: Ints, columns: Columns, seed: int) -> None:
+    """The cells of categories: levels in groups that are drawn at random.
+
+    The same groups in the whole tree: others below would tell the sums of single levels by subtraction.
+    """
+    slots = np.flatnonzero(columns.n_levels[feature] > 1)
+    if not len(slots):
+        return
+    node = np.searchsorted(slot_start, slots, side="right") - 1
+    pairs, which = np.unique(np.stack([tree[node], feature[slots]]), axis=1, return_inverse=True)
+    t, j = pairs.astype(np.uint64)
+    keys = mix.py_func(np.uint64(seed) ^ (t << np.uint64(32)) ^ j)
+    groups = np.zeros((len(keys), MISSING), np.uint8)
+    for own, key, n in zip(groups, keys.tolist(), columns.n_levels[pairs[1]].tolist(), strict=True):
+        tokens = row_tokens(key, n)
+        own[:n] = np.searchsorted(np.sort(tokens), tokens) % min(n, GROUPS)
+    table[slots, :MISSING] = groups[which.ravel()]
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True)
-def _number(tree, number, in_tree, first, end):  # type: ignore[no-untyped-def]
+def _number(tree, number, in_tree, parent, seen, first, end):  # type: ignore[no-untyped-def]
+    """Number new nodes on in their trees. What their parents have seen, they have."""
     for place in range(first, end):
         number[place] = in_tree[tree[place]]
         in_tree[tree[place]] += 1
+        if parent[place] >= 0:
+            for byte in range(seen.shape[1]):
+                seen[place, byte] = seen[parent[place], byte]
 
 
-@njit(nogil=True, cache=True)
+@part
+def _key(node, column, cut):  # type: ignore[no-untyped-def]
+    """A cut as one number: they are in order of node, column and cut."""
+    return (np.int64(node) << NODE_BITS) + (np.int64(column) << COLUMN_BITS) + cut + 1
+
+
+@part
 def _share(token):  # type: ignore[no-untyped-def]
     return np.float64(token >> np.uint64(11)) * 2.0**-53
 
 
-@njit(nogil=True, cache=True)
+@part
 def _box(place, column, n_points, parent, is_right, feature, cut):  # type: ignore[no-untyped-def]
     """The cuts of a column that still divide a node: from the first to before the second."""
     low, high = 0, n_points[column]
@@ -192,14 +216,14 @@ def _box(place, column, n_points, parent, is_right, feature, cut):  # type: igno
     while above >= 0:
         if feature[above] == column:
             if is_right[place]:
-                low = max(low, cut[above] + 1)
+                low = cut[above] + 1 if cut[above] >= low else low
             else:
-                high = min(high, cut[above])
+                high = cut[above] if cut[above] < high else high
         place, above = above, parent[above]
     return low, high
 
 
-@njit(nogil=True, cache=True)
+@part
 def _has_level(place, column, level, parent, is_right, feature, levels_left):  # type: ignore[no-untyped-def]
     """Whether rows of this level can be in a node."""
     above = parent[place]
@@ -212,7 +236,7 @@ def _has_level(place, column, level, parent, is_right, feature, levels_left):  #
     return True
 
 
-@njit(nogil=True, cache=True)
+@part
 def _path_weights(place, allowed, parent, feature, weights, total):  # type: ignore[no-untyped-def]
     """Running totals of the columns' chances below this path. False where nothing is known yet."""
     n = len(total)
@@ -235,7 +259,7 @@ def _path_weights(place, allowed, parent, feature, weights, total):  # type: ign
     return running > 0.0
 
 
-@njit(nogil=True, cache=True)
+@part
 def _find_usable(allowed, n_points, n_levels, usable):  # type: ignore[no-untyped-def]
     """The allowed columns that have a cut at all; returns how many."""
     n = 0
@@ -246,14 +270,11 @@ def _find_usable(allowed, n_points, n_levels, usable):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True)
-def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
-    places, n_cuts, inherited, allowed, tree, n_points, n_levels, weights, seed, tree_of, number, out_f, out_c, counts
-):
-    parent, is_right, feature, cut, levels_left = tree
+def _draw(places, asked, tree, levels_left, about, weights, seed, out, scratch):  # type: ignore[no-untyped-def]  # noqa: C901
+    """Per open node: columns and cuts, and how many. `levels_left`: None where there is no category."""
+    (n_cuts, inherited, allowed), (parent, is_right, feature, cut, tree_of, number) = asked, tree
+    (n_points, n_levels), (out_f, out_c, counts), (total, times, usable) = about, out, scratch
     d = len(n_points)
-    total = np.empty(d)
-    times = np.zeros(d, np.int32)
-    usable = np.empty(d, np.int32)
     for i in range(len(places)):
         place = places[i]
         above = parent[place]
@@ -264,37 +285,38 @@ def _draw(  # type: ignore[no-untyped-def]  # noqa: C901
             continue
         # Siblings share the sequence of columns: its key is the parent's, a root's its own.
         key = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[above] if above >= 0 else -1))
-        n = 0
+        n = np.int64(0)  # not 0: a helper would be compiled for that number alone, too
         for r in range(inherited.shape[1]):
-            j, c = inherited[i, r, 0], inherited[i, r, 1]
+            j, c = np.int64(inherited[i, r, 0]), inherited[i, r, 1]
             if j >= 0 and ok[j] and n < n_cuts[i]:
                 low, high = _box(place, j, n_points, parent, is_right, feature, cut)
-                n = _put(out_f, out_c, i, n, np.int64(j), np.int64(c)) if low <= c < high else n
-        here = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), number[place]))
+                n = _put(out_f, out_c, i, n, j, np.int64(c)) if low <= c < high else n
+        here = mix(seed ^ row_token(np.uint64(tree_of[place]) + np.uint64(1), np.int64(number[place])))
         for step in range(n_cuts[i] - n):
             a, b = row_token(key, 2 * step), row_token(key, 2 * step + 1)
             if known and _share(a) >= UNIFORM:
                 j = _first_above(total, _share(b) * total[d - 1])
             else:
-                j = usable[np.int64(below(b, n_usable))]
+                j = np.int64(usable[np.int64(below(b, n_usable))])
             if not ok[j]:
                 continue
-            if n_levels[j] > 1:
-                if _count_levels(place, j, n_levels[j], parent, is_right, feature, levels_left) > 1:
-                    n = _put(out_f, out_c, i, n, np.int64(j), np.int64(NONE))
-                continue
+            if levels_left is not None:  # noqa: SIM102 - on its own, Numba leaves it out where no category is
+                if n_levels[j] > 1:
+                    if _count_levels(place, j, n_levels[j], parent, is_right, feature, levels_left) > 1:
+                        n = _put(out_f, out_c, i, n, j, np.int64(NONE))
+                    continue
             low, high = _box(place, j, n_points, parent, is_right, feature, cut)
             if high <= low or times[j] >= MOST_DRAWS:
                 continue
             u = _share(row_token(here ^ np.uint64(0x5851F42D4C957F2D), j)) + GOLDEN * times[j]
             times[j] += 1
-            n = _put(out_f, out_c, i, n, np.int64(j), low + np.int64((u - np.floor(u)) * (high - low)))
+            n = _put(out_f, out_c, i, n, j, low + np.int64((u - np.floor(u)) * (high - low)))
         counts[i] = n
         for k in range(n):
             times[out_f[i, k]] = 0
 
 
-@njit(nogil=True, cache=True)
+@part
 def _first_above(running, value):  # type: ignore[no-untyped-def]
     """The first of running totals that is above a value, or the last one."""
     low, high = 0, len(running) - 1
@@ -308,37 +330,32 @@ def _first_above(running, value):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _known_cuts(places, node, column, tree, seen, n_points, first_cut):  # type: ignore[no-untyped-def]
-    """Released cuts of the column that the parent was split by: new ones must keep away from them."""
-    parent, is_right, feature, cut, _ = tree
-    out = np.empty((len(node) + 1, 3), np.int32)
+def _find_keys(places, out_f, out_c, counts, tree, seen, n_points, first_cut, keys):  # type: ignore[no-untyped-def]
+    """The drawn cuts, and known ones: those of the column that the parent was split by that were released before.
+
+    New ones must keep away from them. Returns how many there are.
+    """
+    parent, is_right, feature, cut, _, _ = tree
     n = 0
-    for k in range(len(node)):
-        j, place = column[k], places[node[k]]
-        if parent[place] < 0 or feature[parent[place]] != j or n_points[j] == 0:
+    for i in range(len(places)):
+        place = places[i]
+        above = np.int64(feature[parent[place]]) if parent[place] >= 0 else np.int64(NONE)
+        is_asked = False
+        for k in range(counts[i]):
+            keys[n], n = _key(i, np.int64(out_f[i, k]), np.int64(out_c[i, k])), n + 1
+            is_asked |= out_f[i, k] == above
+        if not is_asked or n_points[above] == 0:
             continue
         last = n + MOST_KNOWN
-        low, high = _box(place, j, n_points, parent, is_right, feature, cut)
+        low, high = _box(place, above, n_points, parent, is_right, feature, cut)
         for c in range(low, high):
-            number = first_cut[j] + c
+            number = first_cut[above] + c
             if n < last and (seen[place, number >> 3] >> np.uint8(number & 7)) & 1:
-                if n == len(out):
-                    out = _twice_as_long(out)
-                out[n, 0], out[n, 1], out[n, 2] = node[k], j, c
-                n += 1
-    return out[:n]
+                keys[n], n = _key(i, above, c), n + 1
+    return n
 
 
-@njit(nogil=True, cache=True)
-def _twice_as_long(cuts):  # type: ignore[no-untyped-def]
-    out = np.empty((2 * len(cuts), 3), np.int32)
-    for i in range(len(cuts)):
-        for k in range(3):
-            out[i, k] = cuts[i, k]
-    return out
-
-
-@njit(nogil=True, cache=True)
+@part
 def _put(out_f, out_c, i, n, j, c):  # type: ignore[no-untyped-def]
     for k in range(n):
         if out_f[i, k] == j and out_c[i, k] == c:
@@ -347,7 +364,7 @@ def _put(out_f, out_c, i, n, j, c):  # type: ignore[no-untyped-def]
     return n + 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _count_levels(place, column, n_levels, parent, is_right, feature, levels_left):  # type: ignore[no-untyped-def]
     n = 0
     for level in range(n_levels):
@@ -356,32 +373,35 @@ def _count_levels(place, column, n_levels, parent, is_right, feature, levels_lef
 
 
 @njit(nogil=True, cache=True)
-def _map_bins(places, features, first, cuts, n_levels, has_missing, seed, tree_of, cell_of_bin, n_cells):  # type: ignore[no-untyped-def]
-    tokens = np.empty(N_BINS, np.uint64)
-    for s in range(len(features)):
-        j, place = features[s], places[s]
-        table = cell_of_bin[s]
-        if n_levels[j] > 1:
-            # The same groups in the whole tree: others below would tell the sums of single levels by subtraction.
-            n, cells = n_levels[j], min(n_levels[j], GROUPS)
-            key = mix(seed ^ (np.uint64(tree_of[place]) << np.uint64(32)) ^ np.uint64(j))
-            for level in range(n):
-                tokens[level] = row_token(key, level)
-            for level in range(n):
-                rank = 0
-                for other in range(n):
-                    rank += tokens[other] < tokens[level]
-                table[level] = rank % cells
-            n_cells[s] = cells
+def _lay_out(keys, n_levels, has_missing, slot_start, feature, cell_start, table):  # type: ignore[no-untyped-def]
+    """The slots of sorted keys, some of which are there twice. Returns how many."""
+    s, k = 0, 0
+    while k < len(keys):
+        node, slot = keys[k] >> NODE_BITS, keys[k] >> COLUMN_BITS
+        j = slot - (node << (NODE_BITS - COLUMN_BITS))
+        cells, value = 0, 0
+        while k < len(keys) and keys[k] >> COLUMN_BITS == slot:
+            cut = keys[k] - (slot << COLUMN_BITS)  # the first bin behind it
+            if cells == 0 or cut > value:
+                while value < cut and value < MISSING:
+                    table[s, value] = cells
+                    value += 1
+                cells, value = cells + 1, cut
+            k += 1
+        if n_levels[j] > 1:  # its table is filled in later
+            cells = n_levels[j] if n_levels[j] < GROUPS else GROUPS
         else:
-            m = first[s + 1] - first[s]
-            k = 0
-            for b in range(MISSING):
-                while k < m and b > cuts[first[s] + k]:
-                    k += 1
-                table[b] = k
-            n_cells[s] = m + 1
-        table[MISSING] = n_cells[s] - 1
+            while value < MISSING:
+                table[s, value] = cells
+                value += 1
+            cells += 1
+        table[s, MISSING] = cells - 1
         if has_missing[j]:
-            table[MISSING] = n_cells[s]
-            n_cells[s] += 1
+            table[s, MISSING] = cells
+            cells += 1
+        feature[s], cell_start[s + 1], s = j, cell_start[s] + cells, s + 1
+        slot_start[node + 1] = s
+    for node in range(len(slot_start) - 1):
+        if slot_start[node + 1] < slot_start[node]:
+            slot_start[node + 1] = slot_start[node]
+    return s

@@ -232,19 +232,19 @@ def _places(values, points, missing, out):  # type: ignore[no-untyped-def]
 def _lower(counts, first, total):  # type: ignore[no-untyped-def]
     for group in range(len(first) - 1):
         own = counts[first[group] : first[group + 1]]
-        low, high, most = 0, 0, max(total[group], 0)
+        low, high, most = 0, 0, total[group] if total[group] > 0 else 0
         for cell in range(len(own)):
-            high = max(high, own[cell])
+            high = own[cell] if own[cell] > high else high
         while low < high:  # the least number that is enough; what smaller cells have is lost
             less, rest = (low + high) // 2, 0
             for cell in range(len(own)):
-                rest += max(own[cell] - less, 0)
+                rest += own[cell] - less if own[cell] > less else 0
             if rest <= most:
                 high = less
             else:
                 low = less + 1
         for cell in range(len(own)):
-            own[cell] = max(own[cell] - low, 0)
+            own[cell] = own[cell] - low if own[cell] > low else 0
 
 
 @njit(nogil=True, cache=True)

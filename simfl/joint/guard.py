@@ -30,6 +30,7 @@ from numba import njit
 
 from simfl.arrays import AnyArray, Longs
 from simfl.joint import noise, sending
+from simfl.joint._part import part
 from simfl.joint.candidates import Columns, Nodes
 from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level
 
@@ -104,28 +105,23 @@ def merged(
 
     `counts` are totals over all parties, in units of k / STEPS. Notes in `nodes` what the sums of this level will tell.
     """
-    n_slots = len(level.feature)
-    table = level.cell_of_bin.copy()
-    n_cells, now = np.zeros(n_slots, np.int32), np.zeros(level.n_cells, np.int64)
+    n, n_slots = len(places), len(level.feature)
+    slot_start, feature, cell_start = (
+        np.zeros(n + 1, np.int32),
+        np.empty(n_slots, np.int32),
+        np.zeros(n_slots + 1, np.int32),
+    )
+    table, now = np.empty((n_slots, N_BINS), np.uint8), np.empty(level.n_cells, np.int64)
     question = (level.slot_start, level.feature, level.cell_start, level.cell_of_bin)
     about = (columns.first_cut, columns.n_levels, columns.has_missing)
     tree = (nodes.tree, nodes.parent, nodes.feature, nodes.seen, nodes.released, nodes.used)
-    _merge(question, counts, needed, _siblings(nodes, places), places, tree, about, table, n_cells, now)
-    nodes.seen[places] |= nodes.released[places]
-    stays = n_cells > 1
-    cell_start = np.concatenate([[0], np.cumsum(n_cells[stays])]).astype(np.int32)
-    first = np.full(n_slots, -1)
-    first[stays] = cell_start[:-1]
+    answer = (slot_start, feature, cell_start, table)
+    siblings, scratch = _siblings(nodes, places), np.empty((4, N_BINS), np.int64)
+    n_kept = _merge(question, counts, needed, siblings, places, tree, about, answer, now, scratch)
     kept = Level(
-        tree=level.tree,
-        node=level.node,
-        slot_start=np.concatenate([[0], np.cumsum(stays)])[level.slot_start].astype(np.int32),
-        feature=level.feature[stays],
-        cell_start=cell_start,
-        cell_of_bin=table[stays],
+        level.tree, level.node, slot_start, feature[:n_kept], cell_start[: n_kept + 1], cell_of_bin=table[:n_kept]
     )
-    size = np.diff(level.cell_start)
-    return kept, np.where(np.repeat(stays, size), np.repeat(first, size) + now, -1)
+    return kept, now
 
 
 def _siblings(nodes: Nodes, places: AnyArray) -> AnyArray:
@@ -140,7 +136,7 @@ def _siblings(nodes: Nodes, places: AnyArray) -> AnyArray:
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@part
 def _find(feature, first, last, wanted):  # type: ignore[no-untyped-def]
     for s in range(first, last):
         if feature[s] == wanted:
@@ -148,40 +144,47 @@ def _find(feature, first, last, wanted):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(nogil=True, cache=True)
-def _boundaries(table, n, is_category, out):  # type: ignore[no-untyped-def]
+@part
+def _boundaries(table, s, n, is_category, out):  # type: ignore[no-untyped-def]
     """What the boundary above each cell is called: the last bin below it, or the number of a group of levels."""
     for cell in range(n):
         out[cell] = cell
     if not is_category:
         for b in range(MISSING):
-            out[table[b]] = b
+            out[table[s, b]] = b
 
 
-@njit(nogil=True, cache=True)
-def _has(bits, number):  # type: ignore[no-untyped-def]
-    return (bits[number >> 3] >> np.uint8(number & 7)) & 1
+@part
+def _has(bits, row, number):  # type: ignore[no-untyped-def]
+    return (bits[row, number >> 3] >> np.uint8(number & 7)) & 1
 
 
-@njit(nogil=True, cache=True)
-def _any(bits, first, end):  # type: ignore[no-untyped-def]
-    found = False
-    for number in range(first, end):
-        found |= _has(bits, number) > 0
-    return found
+@part
+def _any(bits, row, first, end):  # type: ignore[no-untyped-def]
+    number = first
+    while number < end:
+        if number & 7 == 0 and number + 8 <= end:  # a byte at once
+            if bits[row, number >> 3]:
+                return True
+            number += 8
+        elif _has(bits, row, number):
+            return True
+        else:
+            number += 1
+    return False
 
 
-@njit(nogil=True, cache=True)
-def _set(bits, number):  # type: ignore[no-untyped-def]
-    bits[number >> 3] |= np.uint8(1 << (number & 7))
+@part
+def _set(bits, row, number):  # type: ignore[no-untyped-def]
+    bits[row, number >> 3] |= np.uint8(1 << (number & 7))
 
 
-@njit(nogil=True, cache=True)
+@part
 def _parent_knows(place, column, number, parent, split_on, released):  # type: ignore[no-untyped-def]
     """Whether the parent has released a boundary, or got it from above by splits of this very column."""
     above = parent[place]
     while above >= 0:
-        if _has(released[above], number):
+        if _has(released, np.int64(above), number):
             return True
         over = parent[above]
         if over < 0 or split_on[over] != column:
@@ -190,80 +193,98 @@ def _parent_knows(place, column, number, parent, split_on, released):  # type: i
     return False
 
 
-@njit(nogil=True, cache=True)
+@part
 def _states(place, j, apart, is_category, n, names, tree, about, state):  # type: ignore[no-untyped-def]
     """What may become of each boundary, by what the ancestors have released."""
     tree_of, parent, split_on, seen, released, used = tree
     first_cut, _, has_missing = about
-    asked = _any(seen[place], first_cut[j], first_cut[j + 1] - (1 if has_missing[j] else 0))
+    asked = _any(seen, place, first_cut[j], first_cut[j + 1] - (1 if has_missing[j] else 0))
     for cell in range(n - 1):
         number = first_cut[j] + names[cell]
-        elsewhere = is_category or _has(used[tree_of[place]], number)
+        elsewhere = is_category or _has(used, np.int64(tree_of[place]), number)
         state[cell] = GONE if asked and elsewhere else FREE
-        if _has(seen[place], number):
+        if _has(seen, place, number):
             known = _parent_knows(place, j, number, parent, split_on, released)
             state[cell] = GONE if not known else SHARED if not apart else FREE if is_category else KEPT
 
 
 @njit(nogil=True, cache=True)
-def _merge(question, counts, needed, sibling, places, tree, about, table, n_cells, now):  # type: ignore[no-untyped-def]
+def _merge(question, counts, needed, sibling, places, tree, about, answer, now, scratch):  # type: ignore[no-untyped-def]
+    """Returns how many slots have a boundary that stays; the others are left out."""
     slot_start, feature, cell_start, cell_of_bin = question
     tree_of, parent, split_on, seen, released, used = tree
     first_cut, n_levels, has_missing = about
-    names, others = np.empty(N_BINS, np.int64), np.empty(N_BINS, np.int64)
-    state, goes_to = np.empty(N_BINS, np.int8), np.empty(N_BINS, np.int64)
+    names, others, state, goes_to = scratch[0], scratch[1], scratch[2], scratch[3]
+    kept = np.int64(0)  # not 0: a helper would be compiled for that number alone, too
     for i in range(len(places)):
         place, beside = places[i], sibling[i]
         for s in range(slot_start[i], slot_start[i + 1]):
-            j, first = feature[s], cell_start[s]
-            n, is_category = cell_start[s + 1] - first, n_levels[j] > 1
+            j, first, is_category = np.int64(feature[s]), np.int64(cell_start[s]), n_levels[feature[s]] > 1
+            n = cell_start[s + 1] - first
             ordered = n - 1 if has_missing[j] else n
-            own = counts[first : first + n]
             # Where the parent was split by this column, the sibling has none of these rows.
             apart = parent[place] < 0 or split_on[parent[place]] == j
             o = -1 if apart or beside < 0 else _find(feature, slot_start[beside], slot_start[beside + 1], j)
-            _boundaries(cell_of_bin[s], ordered, is_category, names)
+            _boundaries(cell_of_bin, np.int64(s), ordered, is_category, names)
             _states(place, j, apart, is_category, ordered, names, tree, about, state)
-            m = 0
+            m, theirs = np.int64(0), first
             if o >= 0:
-                m = cell_start[o + 1] - cell_start[o] - (1 if has_missing[j] else 0)
-                _boundaries(cell_of_bin[o], m, is_category, others)
-            _settle(own, ordered, names, counts[cell_start[max(o, 0)] :], m, others, needed, state)
-            n_cells[s] = _join(own, ordered, state, needed, goes_to)
-            _release(goes_to, ordered, first_cut[j], names, released[place], used[tree_of[place]])
+                theirs = np.int64(cell_start[o])
+                m = cell_start[o + 1] - theirs - (1 if has_missing[j] else 0)
+                _boundaries(cell_of_bin, np.int64(o), m, is_category, others)
+            _settle(counts, first, ordered, names, theirs, m, others, needed, state)
+            n_cells = _join(counts, first, ordered, state, needed, goes_to)
+            _release(goes_to, ordered, first_cut[j], names, released, place, used, np.int64(tree_of[place]))
             if has_missing[j]:
                 last = first_cut[j + 1] - 1
-                alone = _missing_apart(own, n, needed)
-                if alone and _has(seen[place], last):
+                alone = _missing_apart(counts, first, n, needed)
+                if alone and _has(seen, place, last):
                     alone = _parent_knows(place, j, last, parent, split_on, released)
-                    alone = alone and (apart or (o >= 0 and _missing_apart(counts[cell_start[o] :], m + 1, needed)))
+                    alone = alone and (apart or (o >= 0 and _missing_apart(counts, theirs, m + 1, needed)))
                 # Merged, they join the same end in every node of a tree: two ends would tell the difference.
-                goes_to[n - 1] = n_cells[s] if alone else ((tree_of[place] + j) & 1) * (n_cells[s] - 1)
-                n_cells[s] += alone
+                goes_to[n - 1] = n_cells if alone else ((tree_of[place] + j) & 1) * (n_cells - 1)
                 if alone:
-                    _set(released[place], last)
-            now[first : first + n] = goes_to[:n]
-            for b in range(N_BINS):
-                table[s, b] = goes_to[cell_of_bin[s, b]]
+                    n_cells += 1
+                    _set(released, place, last)
+            kept = _write(s, n_cells, goes_to, question, answer, kept, now)
+        answer[0][i + 1] = kept
+        for byte in range(seen.shape[1]):
+            seen[place, byte] |= released[place, byte]
+    return kept
 
 
-@njit(nogil=True, cache=True)
-def _release(goes_to, n, first_cut, names, released, used):  # type: ignore[no-untyped-def]
+@part
+def _write(s, n_cells, goes_to, question, answer, kept, now):  # type: ignore[no-untyped-def]
+    """A slot as it is now, unless all of its cells were merged. Returns how many are kept."""
+    _, feature, cell_start, cell_of_bin = question
+    _, new_feature, new_start, table = answer
+    for cell in range(cell_start[s], cell_start[s + 1]):
+        now[cell] = new_start[kept] + goes_to[cell - cell_start[s]] if n_cells > 1 else -1
+    if n_cells < 2:
+        return kept
+    for b in range(N_BINS):
+        table[kept, b] = goes_to[cell_of_bin[s, b]]
+    new_feature[kept], new_start[kept + 1] = feature[s], new_start[kept] + n_cells
+    return kept + 1
+
+
+@part
+def _release(goes_to, n, first_cut, names, released, place, used, tree):  # type: ignore[no-untyped-def]
     """Note the boundaries that stay, for the node and for its tree."""
     for cell in range(n - 1):
         if goes_to[cell] != goes_to[cell + 1]:
-            _set(released, first_cut + names[cell])
-            _set(used, first_cut + names[cell])
+            _set(released, place, first_cut + names[cell])
+            _set(used, tree, first_cut + names[cell])
 
 
-@njit(nogil=True, cache=True)
-def _settle(own, n, names, other, m, others, needed, state):  # type: ignore[no-untyped-def]
+@part
+def _settle(counts, own, n, names, other, m, others, needed, state):  # type: ignore[no-untyped-def]
     """Shared boundaries are kept where both siblings have enough rows between any two. Both come to the same result."""
     mine, my_cells, theirs, their_cells, k, last = 0, 0, 0, 0, 0, -1
     for cell in range(n - 1):
-        mine, my_cells = mine + own[cell], my_cells + 1
+        mine, my_cells = mine + counts[own + cell], my_cells + 1
         while k < m and others[k] <= names[cell]:
-            theirs, their_cells, k = theirs + other[k], their_cells + 1, k + 1
+            theirs, their_cells, k = theirs + counts[other + k], their_cells + 1, k + 1
         both = 0 < k < m and others[k - 1] == names[cell]
         if state[cell] == SHARED:
             state[cell] = GONE
@@ -271,23 +292,26 @@ def _settle(own, n, names, other, m, others, needed, state):  # type: ignore[no-
                 state[cell], last = KEPT, cell
                 mine, my_cells, theirs, their_cells = 0, 0, 0, 0
     while k < m:
-        theirs, their_cells, k = theirs + other[k], their_cells + 1, k + 1
-    if last >= 0 and (mine + own[n - 1] < needed[my_cells + 1] or theirs < needed[their_cells]):
+        theirs, their_cells, k = theirs + counts[other + k], their_cells + 1, k + 1
+    if last >= 0 and (mine + counts[own + n - 1] < needed[my_cells + 1] or theirs < needed[their_cells]):
         state[last] = GONE
 
 
-@njit(nogil=True, cache=True)
-def _missing_apart(counts, n, needed):  # type: ignore[no-untyped-def]
+@part
+def _missing_apart(counts, first, n, needed):  # type: ignore[no-untyped-def]
     """Whether there are enough missing values, and enough others."""
-    return counts[n - 1] >= needed[1] and counts[: n - 1].sum() >= needed[n - 1]
+    others = 0
+    for cell in range(n - 1):
+        others += counts[first + cell]
+    return counts[first + n - 1] >= needed[1] and others >= needed[n - 1]
 
 
-@njit(nogil=True, cache=True)
-def _join(own, n, state, needed, goes_to):  # type: ignore[no-untyped-def]
+@part
+def _join(counts, own, n, state, needed, goes_to):  # type: ignore[no-untyped-def]
     """Merge cells until all have enough rows; kept boundaries stay, free ones where there is room on both sides."""
     total, cells, here = 0, 0, 0
     for cell in range(n):
-        total, cells = total + own[cell], cells + 1
+        total, cells = total + counts[own + cell], cells + 1
         goes_to[cell] = here
         if cell == n - 1 or state[cell] == GONE:
             continue
@@ -295,7 +319,7 @@ def _join(own, n, state, needed, goes_to):  # type: ignore[no-untyped-def]
         if not stays and total >= needed[cells]:
             rest, left = 0, 0
             for after in range(cell + 1, n):
-                rest, left = rest + own[after], left + 1
+                rest, left = rest + counts[own + after], left + 1
                 if state[after] == KEPT or rest >= 2 * needed[left]:
                     break
             stays = rest >= needed[left]

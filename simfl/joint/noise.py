@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Longs
-from simfl.preprocessing.splitmix import below, row_token
+from simfl.joint._part import below, part, row_token
 
 SURE = 40  # noise beyond SURE / epsilon does not occur
 _HALF = 2.0**32
@@ -35,28 +35,32 @@ def law(n_parties: int, epsilon: float) -> Law:
     k = np.arange(1, math.ceil(SURE / epsilon) + 1)
     chance = np.cumprod(np.concatenate([[1.0], (k - 1 + shape) / k * stays]))
     limit, other = np.zeros(len(chance), np.uint64), np.zeros(len(chance), np.int64)
-    _fill(chance / chance.sum() * len(chance), limit, other)
+    _fill(chance / chance.sum() * len(chance), limit, other, np.empty_like(other), np.empty_like(other))
     return Law(limit, other)
 
 
 def shares(law: Law, key: int, n: int) -> Longs:
     """A party's shares of the noise on n numbers. The same key gives the same ones."""
-    out: Longs = np.zeros(n, np.int64)
+    out = np.zeros(n, np.uint32)
+    add_shares(out, law, key)
+    return out.view(np.int32).astype(np.int64)
+
+
+def add_shares(out: AnyArray, law: Law, key: int) -> None:
+    """The same, added to words of 32 bits."""
     _add_shares(out, law, np.uint64(key))
-    return out
 
 
 @njit(nogil=True, cache=True)
-def _fill(chance, limit, other):  # type: ignore[no-untyped-def]
+def _fill(chance, limit, other, small, large):  # type: ignore[no-untyped-def]
     """Chances (one on average): what one number has too much of is laid on another that has too little."""
-    small, large = np.empty(len(chance), np.int64), np.empty(len(chance), np.int64)
     n_small, n_large = 0, 0
     for i in range(len(chance)):
+        limit[i] = np.uint64(_HALF)
         if chance[i] < 1.0:
             small[n_small], n_small = i, n_small + 1
         else:
             large[n_large], n_large = i, n_large + 1
-    limit[:] = np.uint64(_HALF)
     while n_small > 0 and n_large > 0:
         n_small -= 1
         low, high = small[n_small], large[n_large - 1]
@@ -67,7 +71,7 @@ def _fill(chance, limit, other):  # type: ignore[no-untyped-def]
             small[n_small], n_small = high, n_small + 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def share(law, key, number):  # type: ignore[no-untyped-def]
     """The share of one number."""
     limit, other = law
@@ -82,4 +86,4 @@ def share(law, key, number):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _add_shares(out, law, key):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
-        out[i] += share(law, key, i)
+        out[i] += np.uint32(share(law, key, i))

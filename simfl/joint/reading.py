@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Ints
+from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
+from simfl.joint._part import part
 from simfl.joint.candidates import NONE, RUNNERS_UP, Columns
-from simfl.joint.level import MISSING, Level
+from simfl.joint.level import MISSING, MOST_CELLS, Level
 from simfl.params import TrainParams
 
 
@@ -43,30 +44,62 @@ def best_splits(
     _best(
         level.slot_start, level.feature, level.cell_start, level.cell_of_bin, *sums, *node, bounds, signs,
         columns.n_levels, columns.has_missing, *given, slot, left, gain, runners, G, H,
+        np.empty(MOST_CELLS, np.int64), np.empty(2),
     )  # fmt: skip
     return Found(slot, left, gain, runners, G, H)
 
 
+def opened(level: Level, sent: Longs, is_number: Mask, own: Doubles, units: Doubles) -> Doubles:
+    """The sum of every cell, from what was sent of all but the last of each slot: that follows from the node's own.
+
+    Of numbers the sums up to each cut were sent. `units`: per open node, a power of two.
+    """
+    cells: Doubles = np.empty(level.n_cells)
+    _open(level.slot_start, level.cell_start, sent, is_number, own, units, cells)
+    return cells
+
+
 @njit(nogil=True, cache=True)
+def _open(slot_start, cell_start, sent, is_number, own, units, cells):  # type: ignore[no-untyped-def]
+    n = 0
+    for i in range(len(own)):
+        for s in range(slot_start[i], slot_start[i + 1]):
+            known, before, last = 0, 0, cell_start[s + 1] - 1
+            for cell in range(cell_start[s], last):
+                value = sent[n] - before
+                before = sent[n] if is_number[s] else 0
+                known, n = known + value, n + 1
+                cells[cell] = value * units[i]
+            cells[last] = own[i] - known * units[i]
+
+
+@part
+def _within(value, low, high):  # type: ignore[no-untyped-def]
+    value = low if low > value else value
+    return high if high < value else value
+
+
+@part
 def _weight(G, H, reg_lambda, reg_alpha, limit, low, high):  # type: ignore[no-untyped-def]
     below = H + reg_lambda
     if H <= 0 or below <= 0:
-        return min(max(0.0, low), high)
-    shrunk = max(abs(G) - reg_alpha, 0.0)
+        return _within(0.0, low, high)
+    shrunk = abs(G) - reg_alpha if abs(G) > reg_alpha else 0.0
     w = -shrunk / below if G > 0 else shrunk / below
     if limit > 0:
-        w = min(max(w, -limit), limit)
-    return min(max(w, low), high)
+        w = _within(w, -limit, limit)
+    return _within(w, low, high)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _score(G, H, w, reg_lambda, reg_alpha):  # type: ignore[no-untyped-def]
     return -(2 * G * w + (H + reg_lambda) * w * w) - 2 * reg_alpha * abs(w)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _gain(GL, HL, GR, HR, own, sign, low, high, lam, alpha, limit, least):  # type: ignore[no-untyped-def]
-    if min(HL, HR) < least or min(HL, HR) <= 0:
+    lighter = HR if HR < HL else HL
+    if lighter < least or lighter <= 0:
         return -np.inf
     a, b = _weight(GL, HL, lam, alpha, limit, low, high), _weight(GR, HR, lam, alpha, limit, low, high)
     if sign != 0 and sign * (b - a) < 0:
@@ -77,20 +110,19 @@ def _gain(GL, HL, GR, HR, own, sign, low, high, lam, alpha, limit, least):  # ty
 @njit(nogil=True, cache=True)
 def _best(  # type: ignore[no-untyped-def]  # noqa: C901
     slot_start, feature, cell_start, cell_of_bin, cell_G, cell_H, node_G, node_H, bounds, signs, n_levels, has_missing,
-    lam, alpha, limit, least, least_gain, slot, left, gain, runners, out_G, out_H,
+    lam, alpha, limit, least, least_gain, slot, left, gain, runners, out_G, out_H, order, second,
 ):  # fmt: skip
-    order = np.empty(64, np.int64)
-    second = np.empty(2)
     one = np.uint64(1)
     for i in range(len(node_G)):
         G, H, low, high = node_G[i], node_H[i], bounds[i, 0], bounds[i, 1]
         own = _score(G, H, _weight(G, H, lam, alpha, limit, low, high), lam, alpha)
-        best, best_cut = max(1e-9 * (1.0 + abs(own)), least_gain), -1
+        best, best_cut = 1e-9 * (1.0 + abs(own)), -1
+        best = least_gain if least_gain > best else best
         second[0] = second[1] = 0.0
         for s in range(slot_start[i], slot_start[i + 1]):
             first, n, j = cell_start[s], cell_start[s + 1] - cell_start[s], feature[s]
             # The missing rows are the last cell, unless they were merged with others.
-            apart = has_missing[j] and _is_apart(cell_of_bin[s], n - 1)
+            apart = has_missing[j] and _is_apart(cell_of_bin, s, n - 1)
             m = n - 1 if apart else n
             _order(order, cell_G, cell_H, first, m, n_levels[j] > 1, lam)
             mine, mine_mask, mine_G, mine_H = -np.inf, np.uint64(0), 0.0, 0.0
@@ -111,27 +143,27 @@ def _best(  # type: ignore[no-untyped-def]  # noqa: C901
                         mine, mine_mask, mine_G, mine_H = found, mask | (one << np.uint64(n - 1)), a, b
             if mine <= 0.0:
                 continue
-            cut = _cut(cell_of_bin[s], mine_mask) if n_levels[j] < 2 else -1
+            cut = _cut(cell_of_bin, s, mine_mask) if n_levels[j] < 2 else -1
             if mine > best:
                 if slot[i] >= 0 and best_cut >= 0:
-                    _runner(runners[i], second, feature[slot[i]], best_cut, best)
+                    _runner(runners, i, second, feature[slot[i]], np.int64(best_cut), best)
                 slot[i], left[i], best, best_cut = s, mine_mask, mine, cut
                 out_G[i], out_H[i] = mine_G, mine_H
             elif cut >= 0:
-                _runner(runners[i], second, j, cut, mine)
+                _runner(runners, i, second, j, cut, mine)
         gain[i] = best if slot[i] >= 0 else 0.0
 
 
-@njit(nogil=True, cache=True)
-def _is_apart(table, cell):  # type: ignore[no-untyped-def]
+@part
+def _is_apart(table, s, cell):  # type: ignore[no-untyped-def]
     """Whether the missing rows have the last cell to themselves."""
     for b in range(MISSING):
-        if table[b] == cell:
+        if table[s, b] == cell:
             return False
-    return table[MISSING] == cell
+    return table[s, MISSING] == cell
 
 
-@njit(nogil=True, cache=True)
+@part
 def _order(order, G, H, first, n, by_value, lam):  # type: ignore[no-untyped-def]
     """Cells of numbers as they are, groups of levels by their best value (the largest first)."""
     for k in range(n):
@@ -147,20 +179,20 @@ def _order(order, G, H, first, n, by_value, lam):  # type: ignore[no-untyped-def
             order[p] = cell
 
 
-@njit(nogil=True, cache=True)
-def _cut(table, mask):  # type: ignore[no-untyped-def]
+@part
+def _cut(table, s, mask):  # type: ignore[no-untyped-def]
     last = -1
     for b in range(MISSING):
-        if (mask >> np.uint64(table[b])) & np.uint64(1):
+        if (mask >> np.uint64(table[s, b])) & np.uint64(1):
             last = b
     return last
 
 
-@njit(nogil=True, cache=True)
-def _runner(runners, second, j, cut, gain):  # type: ignore[no-untyped-def]
+@part
+def _runner(runners, i, second, j, cut, gain):  # type: ignore[no-untyped-def]
     """Keep the best two."""
     if gain > second[0]:
-        runners[1, 0], runners[1, 1], second[1] = runners[0, 0], runners[0, 1], second[0]
-        runners[0, 0], runners[0, 1], second[0] = j, cut, gain
+        runners[i, 1, 0], runners[i, 1, 1], second[1] = runners[i, 0, 0], runners[i, 0, 1], second[0]
+        runners[i, 0, 0], runners[i, 0, 1], second[0] = j, cut, gain
     elif gain > second[1]:
-        runners[1, 0], runners[1, 1], second[1] = j, cut, gain
+        runners[i, 1, 0], runners[i, 1, 1], second[1] = j, cut, gain

@@ -5,7 +5,7 @@ and no row's is exact.
 import numpy as np
 from numba import njit
 
-from simfl.preprocessing.splitmix import row_token
+from simfl.joint._part import row_token
 
 ALL = 1 << 32  # of 2 ** 32: every row is taken
 
@@ -18,10 +18,13 @@ def take_rows(g, h, output, units, keys, share, rows, packed):  # type: ignore[n
     """
     per_g, per_h, n = 1.0 / units[0], 1.0 / units[1], 0
     for i in range(len(g)):
-        token = row_token(keys[0], i)
+        rows[n] = i
+        n += np.int64(row_token(keys[1], i) >> np.uint64(32)) < share
+    for k in range(n):
+        i = rows[k]
+        token = row_token(keys[0], np.int64(i))
         a = np.float64(token >> np.uint64(32)) * 2.0**-32
         b = np.float64(token & np.uint64(0xFFFFFFFF)) * 2.0**-32
         value = np.int64(np.floor(g[i, output] * per_g + a)) << 32
-        rows[n], packed[n] = i, value + np.int64(np.floor(h[i, output] * per_h + b))
-        n += np.int64(row_token(keys[1], i) >> np.uint64(32)) < share
+        packed[k] = value + np.int64(np.floor(h[i, output] * per_h + b))
     return n

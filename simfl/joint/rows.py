@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs
-from simfl.joint import _dense, _sparse
+from simfl.joint import _dense, _few, _sparse
 from simfl.joint.level import Followed, Level, Splits
 
 SMALL = 500_000  # rows times slots, under a millisecond: below that a second thread does not pay
 PARTS_PER_THREAD = 4  # so that no thread waits long for the last
+FEW_ROWS = 1000  # of a party: up to here plain loops are about as fast, and compiled in a fifth of the time
 
 
 # Writes the rows that a tree takes and (g << 32) + h of each; returns how many.
@@ -86,7 +87,10 @@ class Placement:
 
     def add_values(self, tree: int, finished: Followed, margins: Floats, output: int) -> None:
         """Add the values of one tree's leaves to the margins of the rows."""
-        self._kept.add_leaf_values(tree, finished, margins, output)
+        n = len(margins)
+        n_parts = self.threads if self._kept.walks and n * finished.depth >= SMALL else 1
+        edges = [n * part // n_parts for part in range(n_parts + 1)]
+        self._run(lambda part: self._kept.add_leaf_values(tree, part, finished, margins, output), [*pairwise(edges)])
 
     def _parts(self, level: Level) -> list[tuple[int, int]]:
         """Ranges of open nodes for the threads, with about the same work each."""
@@ -127,7 +131,9 @@ class _Kept(Protocol):
     def allowed_ends(self, level: Level, ends: Longs) -> Longs: ...
     def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None: ...
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None: ...
-    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None: ...
+    def add_leaf_values(
+        self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int
+    ) -> None: ...
 
 
 class _InNodeOrder:
@@ -143,6 +149,10 @@ class _InNodeOrder:
         self._order = np.empty((n_trees, rows.n_rows), dtype=np.int32)
         self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._bounds = np.zeros((n_trees, 1, 2), dtype=np.int64)
+
+    @property
+    def _kernels(self) -> Any:
+        return _few if self._order.shape[1] <= FEW_ROWS else _dense
 
     def begin(self, t: int, take: Take) -> int:
         n = take(t, self._order[t], self._packed[t])
@@ -162,13 +172,16 @@ class _InNodeOrder:
         return ends
 
     def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None:
-        _dense.sum_cells(*self._rows, self._order, self._packed, self._bounds, part, question, counts, G, H)
+        self._kernels.sum_cells(*self._rows, self._order, self._packed, self._bounds, part, question, counts, G, H)
 
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
-        _dense.split_nodes(*self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child)
+        self._kernels.split_nodes(
+            *self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child
+        )
 
-    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None:
-        _dense.add_leaf_values(*self._rows, finished, margins, output)
+    def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
+        (first, last), (bins, stride) = part, self._rows
+        self._kernels.add_leaf_values(bins[first * stride :], stride, finished, margins[first:last], output)
 
 
 class _ByColumn:
@@ -224,7 +237,7 @@ class _ByColumn:
             visits = own[np.argsort(question[3][slot[own]], kind="stable")]
             _sparse.split_rows(self._entries, place, visits, question, slot, left, child, self._number[t])
 
-    def add_leaf_values(self, t: int, finished: Followed, margins: Floats, output: int) -> None:
+    def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
         _sparse.add_leaf_values(self._number[t], finished.value, margins, output)
 
 

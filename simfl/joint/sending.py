@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import AnyArray, Longs, Mask
+from simfl.joint._part import row_token
 from simfl.joint.level import Level
-from simfl.joint.noise import Law, share
-from simfl.preprocessing.splitmix import row_token
+from simfl.joint.noise import Law, add_shares, share
 
 
 class Sent(NamedTuple):
@@ -48,7 +48,7 @@ def sums(cells: Longs, totals: Longs, sent: Sent, law: Law | None, key: int) -> 
     merged = np.zeros(int(sent.cell_start[-1]), np.int64)
     _sums(cells, sent.now, sent.cell_start, sent.is_number, merged, totals, out)
     if law is not None:
-        _add_noise(law, np.uint64(key), out)
+        add_shares(out, law, key)
     return out
 
 
@@ -56,7 +56,7 @@ def sums(cells: Longs, totals: Longs, sent: Sent, law: Law | None, key: int) -> 
 def _counts(counts, most, scale, law, key, out):  # type: ignore[no-untyped-def]
     n = len(counts)
     for i in range(n):
-        rows = min(counts[i], most) + share(law, key, i)
+        rows = (counts[i] if counts[i] < most else most) + share(law, key, i)
         dice = np.float64(row_token(key, 2 * n + i) >> np.uint64(11)) * 2.0**-53
         out[i] = np.int64(np.floor(rows * scale + dice))
 
@@ -74,9 +74,3 @@ def _sums(cells, now, cell_start, is_number, merged, totals, out):  # type: igno
             out[n], n = running, n + 1
     for i in range(len(totals)):
         out[n + i] = totals[i]
-
-
-@njit(nogil=True, cache=True)
-def _add_noise(law, key, out):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] += np.uint32(share(law, key, i))

@@ -19,13 +19,12 @@ class FeatureWeights:
     def add(self, tree: Tree, gain: Floats) -> None:
         """A finished tree joins the model."""
         self.matrix *= DECAY
-        _add_gains(tree.feature, tree.left, gain, self.matrix)
+        _add_gains(tree.feature, tree.left, gain, self.matrix, np.empty(len(tree.feature), np.int32))
 
 
 @njit(nogil=True, cache=True)
-def _add_gains(feature, left, gain, matrix):  # type: ignore[no-untyped-def]
-    parent = np.full(len(feature), -1, np.int32)
-    last = len(matrix) - 1
+def _add_gains(feature, left, gain, matrix, parent):  # type: ignore[no-untyped-def]
+    parent[0], last = -1, len(matrix) - 1
     for node in range(len(feature)):
         j = feature[node]
         if j == LEAF:

@@ -31,6 +31,7 @@ H = TypeVar("H", bound=Handler)
 Observer = Callable[[str, Request, Reply], None]
 
 QUICK = 1e-3  # parties that answer in fewer seconds are asked one by one: threads would only wait for each other
+GRACE = 4  # how many times as long the first of them may take: it may do what is left for the others, too
 
 
 class LocalTransport(Generic[H]):
@@ -65,18 +66,36 @@ class LocalTransport(Generic[H]):
         kind = type(next(iter(messages.values())))
         begun = time.perf_counter()
         lately = self._seconds.setdefault(kind, deque([1.0], maxlen=2))  # steps may take turns: a short, a long one
-        if len(messages) == 1 or max(lately) < QUICK or self.n_jobs == 1:
-            threads = self.n_jobs if len(messages) == 1 else 1
-            replies = {party: self._carry(party, m, common, threads) for party, m in messages.items()}
-        else:
-            threads = max(self.n_jobs // len(messages), 1)
-            asked = {p: self._pool.submit(self._carry, p, m, common, threads) for p, m in messages.items()}
-            try:
-                replies = {party: future.result() for party, future in asked.items()}
-            finally:
-                wait(asked.values())  # after an error or an interrupt, too: no party works on unseen
+        alone = len(messages) == 1 or self.n_jobs == 1
+        replies: dict[str, Reply] = {}
+        for party, message in messages.items():
+            slow = max(lately) >= QUICK or time.perf_counter() - begun > QUICK * (len(replies) + GRACE)
+            if slow and not alone:
+                break
+            replies[party] = self._carry(party, message, common, self.n_jobs if len(messages) == 1 else 1)
+        replies |= self._ask_at_once({p: m for p, m in messages.items() if p not in replies}, common)
         lately.append((time.perf_counter() - begun) / len(messages))
         return replies
+
+    def _ask_at_once(self, messages: Mapping[str, Request], common: tuple[Any, int] | None) -> dict[str, Reply]:
+        threads = self._shares(len(messages))
+        asked = {
+            party: self._pool.submit(self._carry, party, message, common, own)
+            for (party, message), own in zip(messages.items(), threads, strict=True)
+        }
+        try:
+            return {party: future.result() for party, future in asked.items()}
+        finally:
+            wait(asked.values())  # after an error or an interrupt, too: no party works on unseen
+
+    def _shares(self, n: int) -> list[int]:
+        """The threads of n parties that are asked at once. Those that are left over for the last turn get all of them.
+
+        >>> LocalTransport([], n_jobs=4)._shares(6)
+        [1, 1, 1, 1, 2, 2]
+        """
+        last = n % self.n_jobs
+        return [1] * (n - last) + [self.n_jobs // max(last, 1)] * last
 
     def returned(self) -> list[str]:
         """No party gets lost in one process."""

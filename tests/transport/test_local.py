@@ -1,3 +1,4 @@
+import threading
 import time
 
 import numpy as np
@@ -7,7 +8,7 @@ import simfl
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import ProtocolError
-from simfl.transport import base
+from simfl.transport import base, local
 from simfl.transport.local import LocalTransport
 from tests.wire import sessions
 
@@ -75,6 +76,36 @@ def test_threads_are_shared_between_those_asked_at_once():
     assert [m.n_jobs for m in members] == [2, 2, 2, 2]
     transport.ask_all({"p2": DESCRIBE})
     assert members[2].n_jobs == 8
+
+
+def test_threads_that_are_left_over_go_to_those_asked_last():
+    members = parties(5)
+    LocalTransport(members, n_jobs=2).ask_all(dict.fromkeys(["p0", "p1", "p2", "p3", "p4"], DESCRIBE))
+    assert [m.n_jobs for m in members] == [1, 1, 1, 1, 2]
+
+
+class Moody(Echo):
+    """Takes as long as it is told, and notes in which thread."""
+
+    def __init__(self, name):
+        self.name, self.seconds = name, 0.0
+
+    def handle(self, message):
+        time.sleep(self.seconds)
+        self.thread = threading.current_thread()
+        return super().handle(message)
+
+
+def test_parties_that_were_quick_and_no_longer_are_get_threads_after_the_first(monkeypatch):
+    monkeypatch.setattr(local, "QUICK", 0.05)  # so that a busy machine does not disturb
+    members = [Moody(name) for name in "abcd"]
+    transport = LocalTransport(members, n_jobs=2)
+    for seconds in (0.0, 0.0, 0.0, 0.4):
+        for member in members:
+            member.seconds = seconds
+        transport.ask_all(dict.fromkeys("abcd", DESCRIBE))
+    main = threading.current_thread()
+    assert [m.thread is main for m in members] == [True, False, False, False]
 
 
 def test_an_error_at_a_party_reaches_the_caller():
