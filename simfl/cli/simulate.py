@@ -30,6 +30,7 @@ from simfl.cli.options import (
 from simfl.data.header import Asked, check_columns
 from simfl.errors import DataError, ParameterError
 from simfl.params import Objective, cores
+from simfl.simulate import lean
 from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -96,11 +97,13 @@ def demo(
 
     outputs = _Outputs(json, save, run if report else None)
     params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "n_jobs": 1}
-    with spare_processes(min(splits, cores()) - 1) as spare:  # before the heavy imports: they do the same meanwhile
+    # Before the heavy imports: the spare processes do the same meanwhile.
+    with lean.one_thread(), spare_processes(min(splits, cores()) - 1) as spare:
         _demonstrate(params, splits, outputs, spare)
 
 
 def _demonstrate(params: dict[str, Any], splits: int, outputs: _Outputs, spare: Spare) -> None:
+    lean.import_xgboost()
     from simfl.datasets import LABEL
     from simfl.simulate import experiment
 
@@ -152,6 +155,7 @@ def simulate(
     outputs = _Outputs(json, save, (run or Path("runs") / home) if report else None)
     for file in files:
         check_columns(file, Asked(tuple(label or ()), event, by, tuple(drop or ())))
+    lean.import_xgboost()
     from simfl.data.files import Target, read, read_several  # heavy: a typo above is refused before
     from simfl.data.table import objective_for, why_objective
     from simfl.simulate.experiment import Experiment

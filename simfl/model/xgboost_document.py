@@ -16,6 +16,7 @@ import xgboost as xgb
 from simfl.arrays import AnyArray, Doubles
 from simfl.data.schema import Column, Schema
 from simfl.params import SETTINGS
+from simfl.training import ubjson
 from simfl.training.losses import Loss, loss_named
 from simfl.training.trees import LEAF, Tree, all_trees
 
@@ -55,6 +56,12 @@ def to_booster(document: Document) -> xgb.Booster:
     return booster
 
 
+def to_config(booster: xgb.Booster) -> Document:
+    """What a booster has beside its trees: the same keys as in its document."""
+    config: Document = json.loads(booster.save_config())
+    return config
+
+
 def objective_of(document: Document) -> str:
     """The objective, in XGBoost's words."""
     return str(document["learner"]["objective"]["name"])
@@ -92,8 +99,20 @@ def start_of(document: Document) -> Doubles:
 
 def set_start(document: Document, base_score: Iterable[float]) -> None:
     """Give the model other start values. Changes the document."""
-    scores = ",".join(repr(float(np.float32(score))) for score in base_score)
-    document["learner"]["learner_model_param"]["base_score"] = f"[{scores}]"
+    document["learner"]["learner_model_param"]["base_score"] = _start_text(base_score)
+
+
+def with_start(booster: xgb.Booster, base_score: Iterable[float]) -> xgb.Booster:
+    """The same booster with other start values; its trees are copied and not read."""
+    # XGBoost writes its keys in alphabetical order: behind the trees, and behind all names, only this one is so called.
+    data = ubjson.with_last_text(bytes(booster.save_raw("ubj")), "base_score", _start_text(base_score))
+    found = xgb.Booster()
+    found.load_model(bytearray(data))
+    return found
+
+
+def _start_text(base_score: Iterable[float]) -> str:
+    return f"[{','.join(repr(float(np.float32(score))) for score in base_score)}]"
 
 
 def set_covers(document: Document, leaves: AnyArray) -> None:

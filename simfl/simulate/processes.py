@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TypeVar
 
+from simfl.simulate import lean
+
 T = TypeVar("T")
 
 
@@ -46,4 +48,5 @@ def spare_processes(n: int) -> Iterator[Spare]:
 def _get_ready() -> None:
     """In a new process: end silently at Ctrl-C, and import what a split needs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    lean.import_xgboost()
     import simfl.simulate.experiment  # noqa: F401

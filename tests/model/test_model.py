@@ -12,6 +12,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 import simfl
 from simfl.errors import DataError, FileError
+from simfl.model.xgboost_document import set_start, start_of, to_booster, to_config, to_document, with_start
 
 
 def parties(X, y, n=2, **more):
@@ -301,6 +302,27 @@ def test_a_model_for_others_can_be_saved_without_its_history(tmp_path):
     assert again.history == []
     assert again.classes.tolist() == [0, 1]
     assert model.history
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "missing"])
+def test_other_start_values_are_all_that_changes(models, kind):
+    model, _ = models[kind]
+    document = to_document(model.booster)
+    new = [0.25 + 0.125 * place for place in range(len(start_of(document)))]
+    set_start(document, new)
+    changed = with_start(model.booster, new)
+    assert changed.save_raw("ubj") == to_booster(document).save_raw("ubj")
+    np.testing.assert_array_equal(start_of(to_config(changed)), new)
+
+
+def test_a_column_may_be_called_as_the_start_value():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=["base_score", "S", "base_score2"])
+    y = (frame["S"] > 0).astype(int)
+    model = simfl.train([simfl.Party("a", frame, y)], n_trees=3, callbacks=[])
+    adjusted = model.adjusted(frame[y == 0], y[y == 0])
+    assert adjusted.feature_names == list(frame.columns)
+    assert adjusted.margins(frame).mean() < model.margins(frame).mean() - 1
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "missing"])
