@@ -4,6 +4,7 @@ Processes, not threads: on a small table most of the time goes into Python itsel
 """
 
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TypeVar
 
+from simfl.errors import SimFLWarning
 from simfl.simulate import lean
 
 T = TypeVar("T")
@@ -46,7 +48,8 @@ def spare_processes(n: int) -> Iterator[Spare]:
 
 
 def _get_ready() -> None:
-    """In a new process: end silently at Ctrl-C, and import what a split needs."""
+    """In a new process: end silently at Ctrl-C, leave warnings to the first split, and import what a split needs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    warnings.simplefilter("ignore", SimFLWarning)
     lean.import_xgboost()
     import simfl.simulate.experiment  # noqa: F401

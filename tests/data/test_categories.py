@@ -11,8 +11,8 @@ from sklearn.metrics import log_loss
 import simfl
 from simfl import messages as msg
 from simfl import wire
-from simfl.data.schema import Schema, UnseenLevelWarning
-from simfl.errors import DataError
+from simfl.data.schema import Schema
+from simfl.errors import DataError, UnseenLevelWarning
 from simfl.training.pruning import prune
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import from_booster
