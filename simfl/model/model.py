@@ -32,7 +32,6 @@ from simfl.model.xgboost_document import (
     start_of,
     to_booster,
     to_config,
-    to_document,
     with_start,
 )
 from simfl.params import cores
@@ -248,10 +247,9 @@ class Model:
         below). With the covers of a party's own rows, SHAP's base value is the mean score of these rows. The result
         tells how many of them fall where: keep it at home.
         """
-        matrix, document = self.matrix(X), to_document(self.booster)
+        matrix = self.matrix(X)
         leaves = self.booster.predict(matrix, pred_leaf=True).reshape(matrix.num_row(), -1).astype(np.int64)
-        xgboost_document.set_covers(document, leaves)
-        return Model(to_booster(document), self._about)
+        return Model(xgboost_document.with_covers(self.booster, leaves), self._about)
 
     def shift(self, margins: AnyArray, y: Any) -> Doubles:
         """What `adjusted` adds to the margins of every output, from the margins of a party's rows and their labels."""

@@ -301,6 +301,7 @@ def importance(model: Model, X: Any) -> list[Importance]:
 
 
 def _shap(model: Model, X: Any) -> list[float]:
+    """With the counts of these rows at every node: a shared model itself has made-up ones."""
     matrix = model.matrix(X)
     rows = np.random.default_rng(0).permutation(matrix.num_row())
     n_trees = model.booster.predict(matrix.slice(rows[:1]), pred_leaf=True).size
@@ -308,8 +309,9 @@ def _shap(model: Model, X: Any) -> list[float]:
     wanted = min(max(SHAP_WORK // max(n_trees, 1), least), most)
     if len(rows) > wanted:
         matrix = matrix.slice(rows[:wanted])
-    model.booster.set_param({"nthread": cores()})
-    parts = np.abs(model.booster.predict(matrix, pred_contribs=True))
+    explained = model.with_covers(matrix).booster
+    explained.set_param({"nthread": cores()})
+    parts = np.abs(explained.predict(matrix, pred_contribs=True))
     shap = parts.reshape(matrix.num_row(), -1, parts.shape[-1]).mean(axis=0).sum(axis=0)[:-1]  # the last is the start
     return [float(value) for value in shap]
 

@@ -184,6 +184,18 @@ def test_columns_of_a_large_model_are_explained_on_fewer_rows(skewed, monkeypatc
     assert few == pytest.approx(whole, rel=0.5, abs=0.1)
 
 
+def test_columns_are_explained_with_the_counts_of_the_rows_at_hand(skewed):
+    model, _, held_out, _ = skewed
+    X = held_out.X[:500]  # few enough that all are looked at
+    at_home = model.with_covers(X)
+    parts = at_home.booster.predict(at_home.matrix(X), pred_contribs=True)
+    assert parts[0, -1] == pytest.approx(model.margins(X).mean(), abs=1e-4)
+    found = {one.feature: one.shap for one in evaluation.importance(model, X)}
+    assert [found[f"f{i}"] for i in range(4)] == pytest.approx(np.abs(parts[:, :4]).mean(axis=0).tolist(), rel=1e-5)
+    rough = np.abs(model.booster.predict(model.matrix(X), pred_contribs=True)[:, :4]).mean(axis=0)
+    assert [found[f"f{i}"] for i in range(4)] != pytest.approx(rough.tolist(), rel=1e-2)
+
+
 def test_importance_finds_the_columns_that_matter(skewed):
     model, _, held_out, _ = skewed
     found = evaluation.importance(model, held_out.X)
