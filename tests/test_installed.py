@@ -106,24 +106,22 @@ def canonical(name):
 
 def missing(wanted):
     """What does not fit in this environment: the requirements, what they require in turn, and what is here instead."""
-    found, seen, queue = [], set(), [(requirement, requirement.extras) for requirement in wanted]
+    found, seen, queue = set(), set(), list(wanted)
     while queue:
-        requirement, extras = queue.pop()
-        if (key := (canonical(requirement.name), *sorted(extras))) in seen or key[0] in NOT_INSTALLED:
-            continue
-        seen.add(key)
+        requirement = queue.pop()
+        name = canonical(requirement.name)
         try:
-            here = metadata.distribution(requirement.name)
+            here = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            found.append(f"{requirement}: not here")
+            found |= {f"{requirement}: not here"} if name not in NOT_INSTALLED else set()
             continue
         if not requirement.specifier.contains(here.version, prereleases=True):
-            found.append(f"{requirement}: {here.version}")
-        for text in here.requires or []:
-            needed = Requirement(text)
-            if any(needed.marker is None or needed.marker.evaluate({"extra": extra}) for extra in extras or {""}):
-                queue.append((needed, needed.extras))
-    return found
+            found.add(f"{requirement}: {here.version}")
+        for extra in {"", *requirement.extras} - {known for other, known in seen if other == name}:
+            seen.add((name, extra))
+            needed = map(Requirement, here.requires or [])
+            queue += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return sorted(found)
 
 
 def test_what_is_missing_is_found():
