@@ -242,7 +242,7 @@ def _compare(
     if asked.n_splits > 1:
         first = f"Curves, calibration, similar rows and traffic are those of the first of {asked.n_splits} splits."
         notes = [first, *notes]
-    outputs.report(outcome, title, began, list(notes))
+    outputs.report(outcome, title, began, list(notes), spare or NO_SPARE)
 
 
 def _show(outcome: Outcome, asked: Experiment) -> None:
@@ -296,11 +296,9 @@ class _Outputs:
 
         return [Recorder(self.run, title, played.party_facts(), _command())] if self.run else []
 
-    def report(self, outcome: Outcome, title: str, began: float, notes: list[str]) -> None:
+    def report(self, outcome: Outcome, title: str, began: float, notes: list[str], spare: Spare) -> None:
         if self.run is None:
             return
-        from simfl.report import page
-
         with console.status("writing the report") as status:
 
             def tell(doing: str) -> None:
@@ -309,7 +307,7 @@ class _Outputs:
             record = outcome.played.record(outcome.compared, outcome.measured, title=title, began=began, tell=tell)
             msgspec.structs.replace(record, command=_command(), notes=notes).save(self.run)
             tell("the page")
-            path = page.write(self.run)
+            path = spare.write_page(self.run)
         console.print(f"Report: {path} (open it in a browser)", soft_wrap=True)
 
 
