@@ -209,7 +209,7 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tupl
 
 
 @dataclass(frozen=True)
-class Path:
+class Staged:
     """The margins of held-out rows after some numbers of trees."""
 
     model: Model
@@ -218,7 +218,7 @@ class Path:
     margins: list[AnyArray]
 
     @classmethod
-    def of(cls, model: Model, held_out: HeldOut) -> Path:
+    def of(cls, model: Model, held_out: HeldOut) -> Staged:
         """At as many points as a picture can show."""
         matrix = model.matrix(held_out.X)
         steps = np.unique(np.linspace(1, model.n_trees, min(CURVE_POINTS, model.n_trees)).round().astype(int)).tolist()

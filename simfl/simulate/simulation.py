@@ -22,7 +22,7 @@ from simfl.model import Model
 from simfl.party import Party
 from simfl.report import evaluation
 from simfl.report.assemble import FinishedTraining
-from simfl.report.evaluation import HeldOut, Path
+from simfl.report.evaluation import HeldOut, Staged
 from simfl.report.record import Curve, Gain, PartyFacts, RunRecord, Score, time_of
 from simfl.simulate.comparison import Comparison, Result
 from simfl.simulate.holding_out import hold_out
@@ -129,11 +129,11 @@ def _curves(models: evaluation.Models, held_out: HeldOut, own: evaluation.OwnRow
     """Every model on everybody's held-out rows; on a party's own its model, and the shared ones adjusted to it."""
     found = []
     for (method, party), model in models.items():
-        path = Path.of(model, held_out)
-        found += path.curves(method, party, [party, None] if party else [None])
+        staged = Staged.of(model, held_out)
+        found += staged.curves(method, party, [party, None] if party else [None])
         if method in ("SimFL", "ALL-IN"):
             for name, rows in own.items():
-                found += path.own_curve(method, name, rows)
+                found += staged.own_curve(method, name, rows)
     return found
 
 

@@ -122,12 +122,12 @@ def test_an_adjusted_model_survives_its_file(skewed, tmp_path):
 
 def test_a_curve_ends_where_the_model_is(skewed):
     model, _, held_out, _ = skewed
-    path = evaluation.Path.of(model, held_out)
-    (curve,) = path.curves("SimFL", None, [None])
+    staged = evaluation.Staged.of(model, held_out)
+    (curve,) = staged.curves("SimFL", None, [None])
     assert curve.trees[0] == 1
     assert curve.trees[-1] == model.n_trees
     assert curve.values[-1] == pytest.approx(log_loss(held_out.y, model.predict_proba(held_out.X)), rel=1e-5)
-    (own,) = path.curves("SimFL", None, ["b"])
+    (own,) = staged.curves("SimFL", None, ["b"])
     mask = held_out.of("b")
     assert own.values[-1] == pytest.approx(log_loss(held_out.y[mask], model.predict_proba(held_out.X[mask])), rel=1e-5)
 
@@ -141,7 +141,7 @@ def test_the_roc_has_the_area_of_scikit_learn(skewed):
 
 def test_an_own_curve_is_that_of_the_adjusted_model(skewed):
     model, _, held_out, own = skewed
-    (curve,) = evaluation.Path.of(model, held_out).own_curve("SimFL", "b", own["b"])
+    (curve,) = evaluation.Staged.of(model, held_out).own_curve("SimFL", "b", own["b"])
     fitted, mask = model.adjusted(*own["b"]), held_out.of("b")
     p = fitted.predict_proba(held_out.X[mask])
     assert curve.values[-1] == pytest.approx(log_loss(held_out.y[mask], p), rel=1e-5)
