@@ -1,11 +1,13 @@
-"""Every error SimFL raises on purpose. Each names the party, the fact and the next step.
+"""Every error SimFL raises on purpose, and every warning. Each names the party, the fact and the next step.
 
 They are also the built-in errors that scikit-learn and pandas users catch already: bad data and bad parameters are
 `ValueError`, an unknown parameter is a `TypeError`, an unreadable file is an `OSError`.
 """
 
 import difflib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class SimFLError(Exception):
@@ -43,11 +45,19 @@ class UnknownParameterError(ParameterError, TypeError):
     """A parameter of that name does not exist."""
 
 
-class FewRowsWarning(UserWarning):
+class SimFLWarning(UserWarning):
+    """The base of all warnings that SimFL gives: the work continues."""
+
+
+class FewRowsWarning(SimFLWarning):
     """There are too few rows for the recipe."""
 
 
-class PrivacyWarning(UserWarning):
+class UnseenLevelWarning(SimFLWarning):
+    """Levels of a category that the schema does not know. They count as missing."""
+
+
+class PrivacyWarning(SimFLWarning):
     """The run continues as it was asked to, and reveals more than its user may expect."""
 
 
@@ -110,6 +120,23 @@ class PartyLeft(PartyLost):
 
 class EngineError(SimFLError):
     """NVIDIA FLARE is missing, cannot be reached or refuses what it was asked."""
+
+
+def tell_warnings(tell: Callable[[str], None]) -> None:
+    """Have every text of a SimFL warning told once, as a sentence. Others are shown as before, with file and line.
+
+    What warnings are shown, ignored, or raised as errors stays as it is. `warnings.catch_warnings` ends it.
+    """
+    original, told = warnings.showwarning, set()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not issubclass(category, SimFLWarning):
+            original(message, category, *place, **more)
+        elif str(message) not in told:
+            told.add(str(message))
+            tell(str(message))
+
+    warnings.showwarning = show
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:

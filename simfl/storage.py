@@ -268,7 +268,9 @@ class Journal(Generic[E]):
             try:
                 entries.append(self._decoder.decode(body))
             except msgspec.MsgspecError as error:
-                raise FileError(f"{path} has an entry of another version of SimFL: {error}.") from None
+                raise FileError(
+                    f"{path} has an entry of another version of SimFL: {error}. Start a new training."
+                ) from None
             at += _HEAD.size + len(body)
         if at < len(data):
             _keep_damaged(path, data, at, len(entries))

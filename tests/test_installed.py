@@ -3,12 +3,15 @@
 The dependencies are those of this environment. What the package itself brings comes from the wheel alone.
 """
 
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
+from email.parser import Parser
 from importlib import metadata
 
 import pytest
@@ -90,16 +93,92 @@ def test_the_wheel_brings_the_command(installed, wheel, tmp_path):
     assert not [n for n in names if n.startswith(("tests", "benchmarks", "docs"))]
 
 
-def test_what_every_extra_asks_for_is_at_hand_and_new_enough():
-    wanted = [Requirement(text) for text in metadata.requires("simfl") or []]
-    extras = {str(r.marker).split('"')[1] for r in wanted if r.marker and "extra" in str(r.marker)}
-    assert {"flare", "onnx", "dp"} <= extras
-    missing = {}
-    for requirement in wanted:
+# --- extras ----------------------------------------------------------------------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+NOT_INSTALLED = {"nvidia-nccl-cu12", "nvidia-nccl-cu13"}  # XGBoost's library for several GPUs: the locks leave it out
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def missing(wanted):
+    """What does not fit in this environment: the requirements, what they require in turn, and what is here instead."""
+    found, seen, queue = set(), set(), list(wanted)
+    while queue:
+        requirement = queue.pop()
+        name = canonical(requirement.name)
         try:
-            here = metadata.version(requirement.name)
+            here = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # not in the lock of the tests on this Python
-        if not requirement.specifier.contains(here, prereleases=True):
-            missing[requirement.name] = here
-    assert missing == {}
+            found |= {f"{requirement}: not here"} if name not in NOT_INSTALLED else set()
+            continue
+        if not requirement.specifier.contains(here.version, prereleases=True):
+            found.add(f"{requirement}: {here.version}")
+        for extra in {"", *requirement.extras} - {known for other, known in seen if other == name}:
+            seen.add((name, extra))
+            needed = map(Requirement, here.requires or [])
+            queue += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return sorted(found)
+
+
+def test_what_is_missing_is_found():
+    wanted = [Requirement(text) for text in ("numpy<1", "nowhere-to-be-found>=3", "pytest>=8")]
+    assert missing(wanted) == ["nowhere-to-be-found>=3: not here", f"numpy<1: {metadata.version('numpy')}"]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_and_all_that_it_brings_fit_together_here(extra):
+    assert missing(map(Requirement, [*PROJECT["dependencies"], *EXTRAS[extra]])) == []
+
+
+@pytest.mark.parametrize("python", ["3.11.7", "3.12.1", "3.13.0"])
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_lock_has_every_extra_for_every_python(extra, python):
+    here = {"python_full_version": python, "python_version": python.rpartition(".")[0]}
+    pinned = {}
+    for line in re.findall(r"^[a-z0-9][^\\\n]*", (ROOT / "requirements.lock").read_text(), re.MULTILINE):
+        pin = Requirement(line.strip())
+        if pin.marker is None or pin.marker.evaluate(here):
+            pinned[pin.name] = next(iter(pin.specifier)).version
+    for requirement in map(Requirement, [*EXTRAS[extra], *PROJECT["dependencies"]]):
+        assert requirement.specifier.contains(pinned[canonical(requirement.name)], prereleases=True), requirement
+
+
+def test_the_wheel_offers_the_extras_of_the_project_with_all_that_they_ask_for(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        [name] = [n for n in packed.namelist() if n.endswith(".dist-info/METADATA")]
+        offered = Parser().parsestr(packed.read(name).decode())
+    assert set(offered.get_all("Provides-Extra")) == EXTRAS.keys()
+    found = {extra: set() for extra in ["", *EXTRAS]}
+    for requirement in map(Requirement, offered.get_all("Requires-Dist")):
+        extra = re.search(r"extra == [\"'](.+)[\"']", str(requirement.marker))
+        requirement.marker = None
+        found[extra[1] if extra else ""].add(str(requirement))
+    wanted = EXTRAS | {"": PROJECT["dependencies"]}
+    assert found == {extra: {str(Requirement(text)) for text in texts} for extra, texts in wanted.items()}
+
+
+def texts_that_name_extras():
+    """Everything that tells people what to install: documentation, templates, messages, commands."""
+    for place in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs", "examples", "simfl", ".ci"):
+        path = ROOT / place
+        for file in [path] if path.is_file() else path.rglob("*"):
+            if (
+                file.suffix in (".md", ".py", ".toml", ".ipynb", ".jinja", ".yaml", ".yml", ".service", "")
+                and file.is_file()
+            ):
+                yield file, file.read_text(errors="replace")
+
+
+def test_only_extras_that_exist_are_named():
+    named = {
+        (extra, str(file.relative_to(ROOT)))
+        for file, text in texts_that_name_extras()
+        for listed in re.findall(r"(?:simfl|[\"' ]\.)\\?\[([a-z]+(?:,[a-z]+)*)\]", text)
+        for extra in listed.split(",")
+    }
+    assert {extra for extra, _ in named} >= {"flare", "sql", "onnx", "dp", "mlflow", "tensorboard"}
+    assert {(extra, file) for extra, file in named if extra not in EXTRAS} == set()

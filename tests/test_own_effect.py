@@ -7,11 +7,13 @@ import xgboost as xgb
 from sklearn.datasets import load_iris
 
 import simfl
-from simfl.data.schema import Schema
+from simfl.data.schema import Schema, xgboost_types
 from simfl.errors import DataError
 from simfl.model import warm_start
-from simfl.model.home import at_level, rounds_at
-from simfl.training.trees import Tree, apart, children
+from simfl.model.home import Continuation, Home, at_level, rounds_at
+from simfl.training import ubjson
+from simfl.training.losses import loss_named
+from simfl.training.trees import Tree, all_trees, apart, children
 
 RECIPES = ["similar", "paper", "joint"]
 PARTIES = ("north", "south", "west")
@@ -206,6 +208,58 @@ def test_a_model_of_all_builders_at_once_and_a_regression_are_continued():
         np.square(m.predict(X[:200]) - y[:200]).mean() for m in (shared.adjusted(X[:200], y[:200]), at_home)
     )
     assert after < 0.8 * before
+
+
+def continuation(loss, learned, schema=None, n_trees=12):
+    return Continuation(learned, loss, schema, n_trees, 0.3, 3, 1.0, 0)
+
+
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "numbers", "levels"])
+def test_what_new_trees_add_is_what_xgboost_predicts_round_by_round(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 4)).astype(np.float32)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    y = (np.nan_to_num(X[:, 0]) > 0).astype(np.float32) + (kind == "three classes") * (np.nan_to_num(X[:, 1]) > 0)
+    schema, types, n_outputs = None, {}, 3 if kind == "three classes" else 1
+    if kind == "levels":
+        schema = Schema.propose(pd.DataFrame({"a": ["x", "y", "z"], "b": 0.0, "c": 0.0, "d": 0.0}))
+        X[:, 0] = rng.integers(0, 4, 120)  # one more level than the schema has
+        types = xgboost_types(schema)
+    objective = {"three classes": "multi:softprob", "numbers": "reg:squarederror"}.get(kind, "binary:logistic")
+    home = Home(X, y, None, rng.normal(size=(120, n_outputs)).astype(np.float32))
+    correction = continuation(loss_named(objective, {}), {"objective": objective}, schema).new_trees(home)
+    start = np.zeros((120, n_outputs) if n_outputs > 1 else 120, dtype=np.float32)
+    rows = xgb.DMatrix(X, base_margin=start, **types)
+    steps = list(correction.steps(home))
+    assert len(steps) == 12
+    for place, step in enumerate(steps):
+        alone = correction.booster.predict(rows, iteration_range=(place, place + 1), output_margin=True)
+        np.testing.assert_array_equal(step, alone.reshape(120, n_outputs))
+
+
+def test_new_trees_are_those_of_xgboosts_own_training_and_none_are_possible():
+    rng = np.random.default_rng(0)
+    home = Home(rng.normal(size=(80, 3)).astype(np.float32), np.arange(80) % 2, None, np.zeros((80, 1), np.float32))
+    learned = {"objective": "binary:logistic"}
+    found = continuation(loss_named("binary:logistic", {}), learned).new_trees(home)
+    rows = xgb.QuantileDMatrix(home.X, label=home.y, base_margin=home.margin[:, 0])
+    trained = xgb.train({**learned, "learning_rate": 0.3, "max_depth": 3, "seed": 0}, rows, 12)
+    assert ubjson.arrays(bytes(found.booster.save_raw("ubj")), "split_conditions")
+    for ours, theirs in zip(all_trees(found.booster), all_trees(trained), strict=True):
+        np.testing.assert_array_equal(ours.value, theirs.value)
+        np.testing.assert_array_equal(ours.threshold, theirs.threshold)
+    none = continuation(loss_named("binary:logistic", {}), learned, n_trees=0).new_trees(home)
+    assert list(none.steps(home)) == []
+
+
+def test_a_model_is_read_once_for_several_parties_and_stays_as_it_is():
+    tables = opposites()
+    shared = train(tables, n_trees=10)
+    before = shared.booster.save_raw("ubj")
+    first = shared.continued(*tables["west"])
+    shared.continued(*tables["north"])
+    assert shared.continued(*tables["west"]).booster.save_raw("ubj") == first.booster.save_raw("ubj")
+    assert shared.booster.save_raw("ubj") == before
 
 
 def test_a_few_rows_only_adjust_it_and_weights_count():

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+import warnings
+from functools import partial
 from importlib.metadata import version as installed
 from typing import Annotated
 
@@ -9,7 +11,7 @@ import typer
 
 from simfl.cli import audit, deploy, models, simulate, status
 from simfl.cli.options import console, stderr
-from simfl.errors import SimFLError, TrainingStopped
+from simfl.errors import SimFLError, TrainingStopped, tell_warnings
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -49,16 +51,22 @@ app.add_typer(deploy.party, name="party")
 
 
 def main() -> None:
-    """Run the command line; an error is a sentence, not a traceback."""
-    from rich.markup import escape
-
+    """Run the command line; an error is a sentence, not a traceback, and so is a warning."""
     try:
-        app()
+        with warnings.catch_warnings():
+            tell_warnings(partial(_say, "[bold yellow]Warning:[/]"))
+            app()
     except TrainingStopped:  # the log has said why
         sys.exit(130)
     except SimFLError as error:
-        stderr.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        _say("[bold red]Error:[/]", str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         stderr.print("Stopped.")
         sys.exit(130)
+
+
+def _say(kind: str, text: str) -> None:
+    from rich.markup import escape
+
+    stderr.print(f"{kind} {escape(text)}", highlight=False, soft_wrap=True)

@@ -30,6 +30,7 @@ from simfl.cli.options import (
 from simfl.data.header import Asked, check_columns
 from simfl.errors import DataError, ParameterError
 from simfl.params import Objective, cores
+from simfl.simulate import lean
 from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -96,11 +97,13 @@ def demo(
 
     outputs = _Outputs(json, save, run if report else None)
     params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "n_jobs": 1}
-    with spare_processes(min(splits, cores()) - 1) as spare:  # before the heavy imports: they do the same meanwhile
+    # Before the heavy imports: the spare processes do the same meanwhile.
+    with lean.one_thread(), spare_processes(min(splits, cores()) - 1) as spare:
         _demonstrate(params, splits, outputs, spare)
 
 
 def _demonstrate(params: dict[str, Any], splits: int, outputs: _Outputs, spare: Spare) -> None:
+    lean.import_xgboost()
     from simfl.datasets import LABEL
     from simfl.simulate import experiment
 
@@ -152,6 +155,7 @@ def simulate(
     outputs = _Outputs(json, save, (run or Path("runs") / home) if report else None)
     for file in files:
         check_columns(file, Asked(tuple(label or ()), event, by, tuple(drop or ())))
+    lean.import_xgboost()
     from simfl.data.files import Target, read, read_several  # heavy: a typo above is refused before
     from simfl.data.table import objective_for, why_objective
     from simfl.simulate.experiment import Experiment
@@ -238,7 +242,7 @@ def _compare(
     if asked.n_splits > 1:
         first = f"Curves, calibration, similar rows and traffic are those of the first of {asked.n_splits} splits."
         notes = [first, *notes]
-    outputs.report(outcome, title, began, list(notes))
+    outputs.report(outcome, title, began, list(notes), spare or NO_SPARE)
 
 
 def _show(outcome: Outcome, asked: Experiment) -> None:
@@ -292,11 +296,9 @@ class _Outputs:
 
         return [Recorder(self.run, title, played.party_facts(), _command())] if self.run else []
 
-    def report(self, outcome: Outcome, title: str, began: float, notes: list[str]) -> None:
+    def report(self, outcome: Outcome, title: str, began: float, notes: list[str], spare: Spare) -> None:
         if self.run is None:
             return
-        from simfl.report import page
-
         with console.status("writing the report") as status:
 
             def tell(doing: str) -> None:
@@ -305,7 +307,7 @@ class _Outputs:
             record = outcome.played.record(outcome.compared, outcome.measured, title=title, began=began, tell=tell)
             msgspec.structs.replace(record, command=_command(), notes=notes).save(self.run)
             tell("the page")
-            path = page.write(self.run)
+            path = spare.write_page(self.run)
         console.print(f"Report: {path} (open it in a browser)", soft_wrap=True)
 
 

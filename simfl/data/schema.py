@@ -19,7 +19,7 @@ import pyarrow as pa
 from simfl.arrays import AnyArray, Floats, Ints
 from simfl.data.arrow import as_arrow, as_numbers, as_texts, column_of, few, is_number, is_text, text_of
 from simfl.data.commas import with_commas
-from simfl.errors import DataError, did_you_mean
+from simfl.errors import DataError, UnseenLevelWarning, did_you_mean
 from simfl.params import MOST_CUTS
 
 Kind = Literal["number", "boolean", "category", "empty"]
@@ -44,10 +44,6 @@ class UnusableColumnsError(DataError):
 
 class _WithCommasError(UnusableColumnsError):
     """A column holds numbers as some countries write them."""
-
-
-class UnseenLevelWarning(UserWarning):
-    """A table has levels that the schema does not know; they count as missing."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

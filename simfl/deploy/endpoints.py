@@ -188,29 +188,30 @@ class HubEndpoint(HubEnd, Callback):
         return results
 
     def _train(self, transport: Transport, folder: Path) -> hub.Training | hub.GrownTogether:
-        self._enter("handshake")
-        self.greetings = handshake(transport, self.study, self.order)
-        prepared = self._prepare(transport, folder)
-        self._enter("training")
-        if prepared.params.recipe == "joint":
-            return self._grow_together(transport, prepared, folder)
-        params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
-        with closing(open_journal(folder / "journal")) as journal:
+        together = self.study.params()[0].recipe == "joint"
+        opened: Journal[Any] = (hub.open_joint_journal if together else open_journal)(folder / "journal")
+        with closing(opened) as journal:  # first: one that another version began is refused before anybody is asked
             self.restarted |= bool(journal.entries)
             recovery = hub.Recovery(journal, self.study.parties_needed)
+            self._enter("handshake")
+            self.greetings = handshake(transport, self.study, self.order)
+            prepared = self._prepare(transport, folder)
+            self._enter("training")
+            if together:
+                return self._grow_together(transport, prepared, recovery)
+            params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
             return hub.train(transport, prepared, params, callbacks=[self], recovery=recovery)
 
-    def _grow_together(self, transport: Transport, prepared: hub.Prepared, folder: Path) -> hub.GrownTogether:
+    def _grow_together(
+        self, transport: Transport, prepared: hub.Prepared, recovery: hub.Recovery[Any]
+    ) -> hub.GrownTogether:
         """The joint recipe. Where the hub sees nothing, the model is sealed for the submitter."""
         sealed = SEALED in results_of(self.study)
         if sealed and self.order.receiver is None:
             raise StudyError("The hub gets to see no model, and the order names no key of its receiver.")
         order = hub.JointOrder(self.order.receiver if sealed else None)
-        with closing(hub.open_joint_journal(folder / "journal")) as journal:
-            self.restarted |= bool(journal.entries)
-            recovery = hub.Recovery(journal, self.study.parties_needed)
-            params = self.study.params()[1]
-            return hub.train_together(transport, prepared, params, order, callbacks=[self], recovery=recovery)
+        params = self.study.params()[1]
+        return hub.train_together(transport, prepared, params, order, callbacks=[self], recovery=recovery)
 
     def _prepare(self, transport: Transport, folder: Path) -> hub.Prepared:
         """Stage 1, or what an earlier job left of it."""

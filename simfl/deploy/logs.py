@@ -21,6 +21,7 @@ from typing import IO, Literal
 import msgspec
 
 from simfl.callbacks import logger
+from simfl.errors import tell_warnings
 
 LOG, FLARE_LOG = "log.txt", "flare.txt"
 LARGEST, KEPT = 5 * 2**20, 5  # bytes of a log, and how many older ones are kept
@@ -72,6 +73,7 @@ def mark_events() -> None:
     """Have this process write the events of the logger "simfl" to its output, for `Reader`."""
     if not any(isinstance(handler, _Marked) for handler in logger.handlers):
         logger.addHandler(_Marked())
+        tell_warnings(logger.warning)
     logger.setLevel(logging.INFO)
     logger.propagate = False  # else FLARE would write each a second time
 

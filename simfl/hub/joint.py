@@ -23,7 +23,7 @@ from simfl.callbacks import EVERYBODY, Callback, TreeRecord, logger
 from simfl.errors import DataError, FewRowsWarning, FileError, ParameterError, PartyLost, ProtocolError
 from simfl.hub.asking import ask_all, ask_each, refuse_unless, sent_by
 from simfl.hub.handshake import agree_on_masks, exchange_keys
-from simfl.hub.journal import Scored, Stopped
+from simfl.hub.journal import Scored, Stopped, of_this_protocol
 from simfl.hub.labels import check_labels
 from simfl.hub.preparation import Prepared
 from simfl.hub.presence import Recovery, welcome_back
@@ -46,6 +46,7 @@ class BeganTogether(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     params: TrainParams
     classes: list[ClassLabel] | None
+    protocol: int | None = None  # None: of before it was written down
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -64,7 +65,8 @@ JointRecovery = Recovery[JointEntry]
 
 def open_joint_journal(path: Path | None = None) -> Journal[JointEntry]:
     """The journal of a training: a file, or in memory."""
-    return Journal(JointEntry, path)
+    journal: Journal[JointEntry] = Journal(JointEntry, path)
+    return of_this_protocol(journal, [began.protocol for began in journal.of(BeganTogether)])
 
 
 class Facts(NamedTuple):
@@ -245,7 +247,7 @@ class _Trainer:
         if start is not None:
             check_warm_start(start, self.prepared, self.params, classes)
             classes = start.classes
-        now = BeganTogether(params=self.params, classes=classes)
+        now = BeganTogether(params=self.params, classes=classes, protocol=msg.VERSION)
         if began is None:
             self._record(now)
         elif began != now:

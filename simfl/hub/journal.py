@@ -4,14 +4,19 @@ Every tree is on the disk before the next one begins, its metrics with the next 
 its journal where it stopped, and the model comes out the same, bit for bit. In one process the journal is in memory.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from simfl.callbacks import TreeRecord
-from simfl.messages import AdoptedTree, ClassLabel
+from simfl.errors import FileError
+from simfl.messages import VERSION, AdoptedTree, ClassLabel
 from simfl.params import TrainParams
 from simfl.storage import Journal
+
+E = TypeVar("E")
 
 
 class Began(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -23,6 +28,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     base_score: list[float]
     mean: list[float] | None = None  # of every feature, with shared cut points: the centre of its grid
     deviation: list[float] | None = None  # and its unit
+    protocol: int | None = None  # whose trees they are: None of before it was written down
 
 
 class Grew(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -66,4 +72,18 @@ Entry = Began | Grew | Scored | Stopped | Passed | Rematched
 
 def open_journal(path: Path | None = None) -> Journal[Entry]:
     """The journal of a training: a file, or in memory."""
-    return Journal(Entry, path)
+    journal: Journal[Entry] = Journal(Entry, path)
+    return of_this_protocol(journal, [began.protocol for began in journal.of(Began)])
+
+
+def of_this_protocol(journal: Journal[E], begun_with: Iterable[int | None]) -> Journal[E]:
+    """The journal, unless another version of the protocol began the training: no tree would fit the next one."""
+    for version in begun_with:
+        if version != VERSION:
+            journal.close()
+            before = "an earlier version" if version is None else f"version {version}"
+            raise FileError(
+                f"This training was begun with {before} of the protocol, and this is version {VERSION}: it cannot be "
+                "resumed. Start a new training, without --resume."
+            )
+    return journal

@@ -24,6 +24,7 @@ from simfl.hub.preparation import Prepared, total_moments
 from simfl.hub.presence import Recovery, welcome_back
 from simfl.hub.round import Plan, Rounds, Turn
 from simfl.hub.state import Events, State
+from simfl.messages import VERSION
 from simfl.model.xgboost_document import WarmStart
 from simfl.params import SIMILAR, TrainParams, builder_bins, with_numbers
 from simfl.preprocessing.scaling import Scale, common_scale
@@ -115,6 +116,7 @@ class _Trainer:
                 base_score=labels.base_score.tolist(),
                 mean=None if scale is None else scale.mean.tolist(),
                 deviation=None if scale is None else scale.deviation.tolist(),
+                protocol=VERSION,
             )
             if began is None:
                 events.record(now)

@@ -19,7 +19,7 @@ from simfl.data.schema import Schema, xgboost_types
 from simfl.training.gradients import sum_per_leaf
 from simfl.training.losses import Loss, in_matrix
 from simfl.training.traversal import walker
-from simfl.training.trees import LEAF, Tree, all_trees, children
+from simfl.training.trees import LEAF, Tree, all_trees, children, split_conditions
 
 How = Literal["auto", "trees", "leaves"]
 Rounds = list[list[Tree]]
@@ -113,19 +113,22 @@ Learn = Callable[[Home], Correction]
 
 @dataclass(frozen=True)
 class NewTrees:
-    """Trees of XGBoost's own. It scores rows by itself: to read the trees takes longer, so only those kept are read."""
+    """Trees of XGBoost's own. It says where rows end: to read all trees takes longer, so only those kept are read."""
 
     booster: xgb.Booster
+    n_rounds: int
     n_outputs: int
     types: dict[str, Any]
 
     def steps(self, home: Home) -> Iterator[Floats]:
         """What each round adds to the scores of these rows."""
-        start = np.zeros_like(home.margin if self.n_outputs > 1 else home.margin[:, 0])
-        rows = xgb.DMatrix(home.X, base_margin=start, nthread=1, **self.types)
-        for place in range(self.booster.num_boosted_rounds()):
-            step = self.booster.predict(rows, iteration_range=(place, place + 1), output_margin=True)
-            yield step.reshape(home.margin.shape)
+        if not self.n_rounds:
+            return
+        rows = xgb.DMatrix(home.X, nthread=1, **self.types)
+        leaves = self.booster.predict(rows, pred_leaf=True).reshape(len(home.y), -1).astype(np.intp)
+        values = [conditions[leaf] for conditions, leaf in zip(split_conditions(self.booster), leaves.T, strict=True)]
+        for first in range(0, len(values), self.n_outputs):
+            yield np.column_stack(values[first : first + self.n_outputs])
 
     def rounds(self, n: int) -> Rounds:
         """The first n rounds, read."""
@@ -180,7 +183,10 @@ class Continuation:
         settings |= {"max_depth": self.max_depth, "reg_lambda": self.reg_lambda, "seed": self.seed}
         if n_outputs > 1:
             settings["num_class"] = n_outputs
-        return NewTrees(xgb.train(settings, rows, self.n_trees), n_outputs, types)
+        booster = xgb.Booster(settings, [rows])
+        for number in range(self.n_trees):  # as xgb.train does it, without its callbacks
+            booster.update(rows, number)
+        return NewTrees(booster, self.n_trees, n_outputs, types)
 
     def leaf_steps(self, rounds: Rounds) -> Learn:
         """The trees that are there, each with a step for its leaves, one after the other as boosting would take it."""

@@ -26,7 +26,14 @@ from simfl.data.schema import Column, Schema, xgboost_types
 from simfl.data.table import as_table, as_targets, as_weights, one_per_row
 from simfl.errors import DataError, FileError
 from simfl.model import check, home, xgboost_document
-from simfl.model.xgboost_document import WarmStart, loss_in, set_start, start_of, to_booster, to_document
+from simfl.model.xgboost_document import (
+    WarmStart,
+    loss_in,
+    start_of,
+    to_booster,
+    to_config,
+    with_start,
+)
 from simfl.params import cores
 from simfl.storage import write_atomically
 from simfl.training.losses import Loss, at_home
@@ -156,13 +163,10 @@ class Model:
         Where an outcome is more common at one party than at the others, the shared model is off by about a constant
         there. One number per output, found from the party's own rows, corrects it; nothing leaves the party for that.
         """
-        document = to_document(self.booster)
-        new = self.loss.margin(start_of(document)) + self.shift(self.margins(X), y)
-        set_start(document, self.loss.base_score(new))
+        new = self.loss.margin(start_of(to_config(self.booster))) + self.shift(self.margins(X), y)
         # What a party found in its own rows without noise is covered by no guarantee.
-        return Model(
-            to_booster(document), msgspec.structs.replace(self._about, epsilon=None, delta=None, guarantee=None)
-        )
+        about = msgspec.structs.replace(self._about, epsilon=None, delta=None, guarantee=None)
+        return Model(with_start(self.booster, self.loss.base_score(new)), about)
 
     def at(self, party: str | None) -> Model:
         """The model of one party, of a model that was trained with `party_column`: it needs that column no more.
@@ -209,9 +213,9 @@ class Model:
         says how many of at most `n_trees` rounds help; it may be none. Nothing leaves the party. The result holds what
         these rows teach and no promise of differential privacy: keep it at home.
         """
-        base = self.adjusted(X, y)
-        start = warm_start(base)
-        rows = self._home(base, X, y, sample_weight)
+        matrix, start = self.matrix(X), self._warm_start
+        base = self.adjusted(matrix, y)
+        rows = self._home(X, y, sample_weight, base.margins(matrix))
         plan = home.Continuation(
             start.learned, at_home(self.loss, rows.y), self.schema, n_trees, learning_rate, max_depth, reg_lambda,
             random_state,
@@ -220,14 +224,20 @@ class Model:
         ways: dict[str, home.Learn] = {"trees": plan.new_trees, "leaves": plan.leaf_steps(rounds[:n_trees])}
         way, correction = plan.chosen(rows, ways if how == "auto" else {how: ways[how]})
         rounds = home.corrected(rounds, way, correction)
-        return build(rounds, start.base_score, start.learned, self.booster.num_features(), base._about)
+        begin = start_of(to_config(base.booster))
+        return build(rounds, begin, start.learned, self.booster.num_features(), base._about)
 
-    def _home(self, base: Model, X: Any, y: Any, weight: Any) -> home.Home:
+    @cached_property
+    def _warm_start(self) -> WarmStart:
+        """The trees, read once: each of several parties may continue the same model."""
+        return warm_start(self)
+
+    def _home(self, X: Any, y: Any, weight: Any, margins: AnyArray) -> home.Home:
         """A party's own rows with their labels, weights and scores."""
         who = "The table"
         table, _ = as_table(X, who, self.schema)
         numbers = self.targets(y, table.shape[0])
-        margin = np.asarray(base.margins(X), dtype=np.float32).reshape(len(numbers), -1)
+        margin = np.asarray(margins, dtype=np.float32).reshape(len(numbers), -1)
         return home.Home(table, numbers, as_weights(weight, table.shape[0], who), margin)
 
     def with_covers(self, X: Any) -> Model:
@@ -237,10 +247,9 @@ class Model:
         below). With the covers of a party's own rows, SHAP's base value is the mean score of these rows. The result
         tells how many of them fall where: keep it at home.
         """
-        matrix, document = self.matrix(X), to_document(self.booster)
+        matrix = self.matrix(X)
         leaves = self.booster.predict(matrix, pred_leaf=True).reshape(matrix.num_row(), -1).astype(np.int64)
-        xgboost_document.set_covers(document, leaves)
-        return Model(to_booster(document), self._about)
+        return Model(xgboost_document.with_covers(self.booster, leaves), self._about)
 
     def shift(self, margins: AnyArray, y: Any) -> Doubles:
         """What `adjusted` adds to the margins of every output, from the margins of a party's rows and their labels."""

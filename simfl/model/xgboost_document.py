@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import xgboost as xgb
 
-from simfl.arrays import AnyArray, Doubles
+from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.data.schema import Column, Schema
 from simfl.params import SETTINGS
+from simfl.training import ubjson
 from simfl.training.losses import Loss, loss_named
 from simfl.training.trees import LEAF, Tree, all_trees
 
@@ -50,9 +51,13 @@ def to_document(booster: xgb.Booster) -> Document:
 
 def to_booster(document: Document) -> xgb.Booster:
     """The booster of a document."""
-    booster = xgb.Booster()
-    booster.load_model(bytearray(json.dumps(document).encode()))
-    return booster
+    return _loaded(json.dumps(document).encode())
+
+
+def to_config(booster: xgb.Booster) -> Document:
+    """What a booster has beside its trees: the same keys as in its document."""
+    config: Document = json.loads(booster.save_config())
+    return config
 
 
 def objective_of(document: Document) -> str:
@@ -92,21 +97,52 @@ def start_of(document: Document) -> Doubles:
 
 def set_start(document: Document, base_score: Iterable[float]) -> None:
     """Give the model other start values. Changes the document."""
-    scores = ",".join(repr(float(np.float32(score))) for score in base_score)
-    document["learner"]["learner_model_param"]["base_score"] = f"[{scores}]"
+    document["learner"]["learner_model_param"]["base_score"] = _start_text(base_score)
 
 
-def set_covers(document: Document, leaves: AnyArray) -> None:
-    """Give every node the number of rows that reach it. `leaves`: per row and tree the leaf. Changes the document.
+def with_start(booster: xgb.Booster, base_score: Iterable[float]) -> xgb.Booster:
+    """The same booster with other start values; its trees are copied and not read."""
+    # XGBoost writes its keys in alphabetical order: behind the trees, and behind all names, only this one is so called.
+    data = ubjson.with_last_text(bytes(booster.save_raw("ubj")), "base_score", _start_text(base_score))
+    return _loaded(data)
+
+
+def _start_text(base_score: Iterable[float]) -> str:
+    return f"[{','.join(repr(float(np.float32(score))) for score in base_score)}]"
+
+
+def with_covers(booster: xgb.Booster, leaves: AnyArray) -> xgb.Booster:
+    """The same booster, whose nodes have the number of rows that reach them. `leaves`: per row and tree the leaf.
+
+    XGBoost keeps sums of hessians in that place (`sum_hessian`), and SHAP takes them for shares of the rows: with
+    numbers of rows its base value is their mean score.
+    """
+    document = ubjson.decode(bytes(booster.save_raw("ubj")))
+    for number, tree in enumerate(document["learner"]["gradient_booster"]["model"]["trees"]):
+        tree["sum_hessian"] = _covers(tree["left_children"], tree["right_children"], leaves[:, number])
+    return _loaded(ubjson.encode(document))
+
+
+def _covers(left: AnyArray, right: AnyArray, leaves: AnyArray) -> Floats:
+    """The number of rows at every node of a tree.
 
     A node that no row reaches keeps a trace of a row for each of its leaves: SHAP divides by it.
+
+    >>> _covers(np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1]), np.array([1, 3, 4, 4])).round(3)
+    array([4., 1., 3., 1., 2.], dtype=float32)
     """
-    for number, tree in enumerate(document["learner"]["gradient_booster"]["model"]["trees"]):
-        left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
-        cover = np.bincount(leaves[:, number], minlength=len(left)) + np.where(left < 0, TRACE, 0.0)
-        for node in np.flatnonzero(left >= 0)[::-1]:  # our trees, and XGBoost's, number children after their parent
-            cover[node] = cover[left[node]] + cover[right[node]]
-        tree["sum_hessian"] = cover.tolist()
+    cover = (np.bincount(leaves, minlength=len(left)) + np.where(left < 0, TRACE, 0.0)).tolist()
+    first, second = left.tolist(), right.tolist()
+    for node in reversed(range(len(cover))):  # our trees, and XGBoost's, number children after their parent
+        if first[node] >= 0:
+            cover[node] = cover[first[node]] + cover[second[node]]
+    return np.array(cover, dtype=np.float32)
+
+
+def _loaded(data: bytes) -> xgb.Booster:
+    booster = xgb.Booster()
+    booster.load_model(bytearray(data))
+    return booster
 
 
 def read(booster: xgb.Booster, classes: list[Any] | None, schema: Schema | None) -> WarmStart:

@@ -29,7 +29,7 @@ from simfl.party.journal import Answered
 from simfl.privacy.guarantee import guarantee
 from simfl.privacy.observed import protections
 from simfl.report import evaluation
-from simfl.report.evaluation import HeldOut
+from simfl.report.evaluation import HeldOut, Staged
 from simfl.report.record import Exchange, PartyFacts, RunRecord, Similarity, time_of, versions
 from simfl.training.losses import labels_of, loss_of
 from simfl.transport.base import Hop, Traffic
@@ -223,8 +223,8 @@ def _with_gains(record: RunRecord, session: Session, aside: Rows, models: evalua
         record,
         gains=[gain for gain in gains if gain.rows == name],
         curves=[
-            *evaluation.own_curve("SimFL", shared, held_out, name, (own_X, trained.y)),
-            *evaluation.curves("SOLO", name, models["SOLO", name], held_out, [name]),
+            *Staged.of(shared, held_out).own_curve("SimFL", name, (own_X, trained.y)),
+            *Staged.of(models["SOLO", name], held_out).curves("SOLO", name, [name]),
         ],
         roc=evaluation.roc(models, held_out),
         calibration=evaluation.calibration(models, held_out),

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import xgboost as xgb
-from scipy.stats import rankdata
-from sklearn.metrics import roc_auc_score, roc_curve
 
 from simfl.arrays import AnyArray, Doubles
 from simfl.model import Model
 from simfl.params import cores
+from simfl.report import ranks
 from simfl.report.bootstrap import middle, resampled_means
 from simfl.report.record import Curve, Gain, Importance, Points, Score
 from simfl.training.losses.concordance import concordance
@@ -123,10 +122,9 @@ def _auc(place: AnyArray, p: Doubles) -> float | None:
     if place.min() < 0 or len(np.unique(place)) != p.shape[1]:
         return None  # not defined where the held-out rows lack a class
     if p.shape[1] == 2:
-        ranks, n_ones = rankdata(p[:, 1]), int(place.sum())
-        above = ranks[place == 1].sum() - n_ones * (n_ones + 1) / 2  # pairs in the right order, ties by half
-        return float(above / (n_ones * (len(place) - n_ones)))
-    return float(roc_auc_score(place, p / p.sum(axis=1, keepdims=True), multi_class="ovr"))
+        return ranks.area(place, p[:, 1])
+    shares = p / p.sum(axis=1, keepdims=True)
+    return float(np.mean([ranks.area(place == c, shares[:, c]) for c in range(p.shape[1])]))  # each against the rest
 
 
 def own_scores(models: Models, held_out: HeldOut, own_rows: OwnRows) -> list[Score]:
@@ -210,37 +208,43 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tupl
     return middle(values[:, : len(metrics)] - values[:, len(metrics) :])
 
 
-def own_curve(method: str, model: Model, held_out: HeldOut, party: str, own: tuple[Any, AnyArray]) -> list[Curve]:
-    """The curve of a shared model on one party's held-out rows, adjusted to the rows that it has trained on."""
-    return curves(method, None, model, held_out, [party], shift=model.shift(_margins(model, own[0]), own[1]))
+@dataclass(frozen=True)
+class Staged:
+    """The margins of held-out rows after some numbers of trees."""
 
+    model: Model
+    held_out: HeldOut
+    trees: list[int]
+    margins: list[AnyArray]
 
-def curves(
-    method: str,
-    party: str | None,
-    model: Model,
-    held_out: HeldOut,
-    rows: Sequence[str | None],
-    *,
-    shift: Doubles | float = 0.0,
-) -> list[Curve]:
-    """The main metric against the number of trees, on the held-out rows of each of these parties (None: all).
+    @classmethod
+    def of(cls, model: Model, held_out: HeldOut) -> Staged:
+        """At as many points as a picture can show."""
+        matrix = model.matrix(held_out.X)
+        steps = np.unique(np.linspace(1, model.n_trees, min(CURVE_POINTS, model.n_trees)).round().astype(int)).tolist()
+        return cls(model, held_out, steps, [_margins(model, matrix, step) for step in steps])
 
-    `shift` is added to the margins: what the model is adjusted by.
-    """
-    metric = main_metric(model)
-    held_out = held_out if None in rows else held_out.part(rows)
-    matrix = model.matrix(held_out.X)
-    steps = np.unique(np.linspace(1, model.n_trees, min(CURVE_POINTS, model.n_trees)).round().astype(int)).tolist()
-    values: dict[str | None, list[float]] = {whose: [] for whose in rows}
-    for step in steps:
-        each = losses(model, held_out, _prediction(model, _margins(model, matrix, step), shift))[metric]
-        for whose in rows:
-            values[whose].append(float(finish(metric, each[held_out.of(whose)].mean())))
-    return [
-        Curve(method=method, party=party, rows=whose, metric=metric, trees=steps, values=values[whose])
-        for whose in rows
-    ]
+    def curves(
+        self, method: str, party: str | None, rows: Sequence[str | None], *, shift: Doubles | float = 0.0
+    ) -> list[Curve]:
+        """The main metric against the number of trees, on the held-out rows of each of these parties (None: all).
+
+        `shift` is added to the margins: what the model is adjusted by.
+        """
+        metric, masks = main_metric(self.model), {whose: self.held_out.of(whose) for whose in rows}
+        values: dict[str | None, list[float]] = {whose: [] for whose in rows}
+        for margins in self.margins:
+            each = losses(self.model, self.held_out, _prediction(self.model, margins, shift))[metric]
+            for whose in rows:
+                values[whose].append(float(finish(metric, each[masks[whose]].mean())))
+        return [
+            Curve(method=method, party=party, rows=whose, metric=metric, trees=self.trees, values=values[whose])
+            for whose in rows
+        ]
+
+    def own_curve(self, method: str, party: str, own: tuple[Any, AnyArray]) -> list[Curve]:
+        """The curve of a shared model on one party's held-out rows, adjusted to the rows that it has trained on."""
+        return self.curves(method, None, [party], shift=self.model.shift(_margins(self.model, own[0]), own[1]))
 
 
 def roc(models: Models, held_out: HeldOut) -> list[Points]:
@@ -252,7 +256,7 @@ def roc(models: Models, held_out: HeldOut) -> list[Points]:
         place = held_out.places(model)
         if set(place.tolist()) != {0, 1}:
             continue
-        false, true, _ = roc_curve(place, _predict(model, held_out.X))
+        false, true = ranks.roc_curve(place, _predict(model, held_out.X))
         at = np.unique(np.linspace(0, len(false) - 1, min(ROC_POINTS, len(false))).round().astype(int))
         found.append(Points(method=method, party=party, x=_short(false[at]), y=_short(true[at])))
     return found
@@ -297,6 +301,7 @@ def importance(model: Model, X: Any) -> list[Importance]:
 
 
 def _shap(model: Model, X: Any) -> list[float]:
+    """With the counts of these rows at every node: a shared model itself has made-up ones."""
     matrix = model.matrix(X)
     rows = np.random.default_rng(0).permutation(matrix.num_row())
     n_trees = model.booster.predict(matrix.slice(rows[:1]), pred_leaf=True).size
@@ -304,8 +309,9 @@ def _shap(model: Model, X: Any) -> list[float]:
     wanted = min(max(SHAP_WORK // max(n_trees, 1), least), most)
     if len(rows) > wanted:
         matrix = matrix.slice(rows[:wanted])
-    model.booster.set_param({"nthread": cores()})
-    parts = np.abs(model.booster.predict(matrix, pred_contribs=True))
+    explained = model.with_covers(matrix).booster
+    explained.set_param({"nthread": cores()})
+    parts = np.abs(explained.predict(matrix, pred_contribs=True))
     shap = parts.reshape(matrix.num_row(), -1, parts.shape[-1]).mean(axis=0).sum(axis=0)[:-1]  # the last is the start
     return [float(value) for value in shap]
 

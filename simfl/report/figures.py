@@ -255,8 +255,8 @@ def _importance(record: RunRecord) -> Figure | None:
         drawn.append(("gain over all splits and parties", charts.importance(found, "gain", "loss removed")))
     words = (
         "Which columns the model uses: how far each moves the score of a held-out row (SHAP, from XGBoost's own "
-        "contributions, on at most 2,000 rows drawn at random; only where there are rows to look at), and how much "
-        "loss its splits removed for all parties together."
+        "contributions, on at most 2,000 rows drawn at random, whose own numbers at every node it uses; only where "
+        "there are rows to look at), and how much loss its splits removed for all parties together."
     )
     if len(record.importance) > MOST_FEATURES:
         words += f" The {MOST_FEATURES} strongest are drawn."

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from sklearn.model_selection import train_test_split
 
 from simfl.arrays import AnyArray
 from simfl.data.files import Dataset
@@ -23,9 +22,10 @@ from simfl.model import Model
 from simfl.party import Party
 from simfl.report import evaluation
 from simfl.report.assemble import FinishedTraining
-from simfl.report.evaluation import HeldOut
+from simfl.report.evaluation import HeldOut, Staged
 from simfl.report.record import Curve, Gain, PartyFacts, RunRecord, Score, time_of
 from simfl.simulate.comparison import Comparison, Result
+from simfl.simulate.holding_out import hold_out
 from simfl.simulate.splits import mean_gains, mean_results, mean_scores
 
 TEST_SHARE = 0.25
@@ -129,10 +129,11 @@ def _curves(models: evaluation.Models, held_out: HeldOut, own: evaluation.OwnRow
     """Every model on everybody's held-out rows; on a party's own its model, and the shared ones adjusted to it."""
     found = []
     for (method, party), model in models.items():
-        found += evaluation.curves(method, party, model, held_out, [party, None] if party else [None])
+        staged = Staged.of(model, held_out)
+        found += staged.curves(method, party, [party, None] if party else [None])
         if method in ("SimFL", "ALL-IN"):
             for name, rows in own.items():
-                found += evaluation.own_curve(method, model, held_out, name, rows)
+                found += staged.own_curve(method, name, rows)
     return found
 
 
@@ -156,8 +157,8 @@ def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tupl
     if classes is not None:
         _, counts = np.unique(classes, return_counts=True)
         classes = classes if counts.min() >= 4 and len(counts) <= len(rows) * TEST_SHARE else None
-    train, test = train_test_split(rows, test_size=TEST_SHARE, random_state=seed, stratify=classes)
-    return np.sort(train), np.sort(test)
+    train, test = hold_out(len(rows), TEST_SHARE, seed, classes)
+    return np.sort(rows[train]), np.sort(rows[test])
 
 
 def _scores(result: Result) -> list[Score]:

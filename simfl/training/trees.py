@@ -171,6 +171,11 @@ def all_trees(booster: xgb.Booster) -> list[Tree]:
     return [_tree(saved) for saved in document["learner"]["gradient_booster"]["model"]["trees"]]
 
 
+def split_conditions(booster: xgb.Booster) -> list[Floats]:
+    """Per tree of a booster that was trained here, in its own order of the nodes: the threshold, or a leaf's value."""
+    return ubjson.arrays(bytes(booster.save_raw("ubj")), "split_conditions")
+
+
 def _tree(saved: dict[str, AnyArray]) -> Tree:
     """Of all that XGBoost saves, structure and leaf values; no statistics are read."""
     order = breadth_first(saved["left_children"], saved["right_children"])

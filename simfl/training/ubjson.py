@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from simfl.arrays import AnyArray
+
 DEEPEST = 16  # objects and lists in each other; a model has seven
 _NUMBERS = {b"i": ">b", b"U": ">B", b"I": ">h", b"l": ">i", b"L": ">q", b"d": ">f", b"D": ">d"}
 _DTYPES = {b"i": "i1", b"U": "u1", b"l": "i4", b"L": "i8", b"d": "f4"}
@@ -36,6 +38,34 @@ def last_object(data: bytes, first_key: str) -> dict[str, Any]:
     return reader.object()
 
 
+def arrays(data: bytes, key: str) -> list[AnyArray]:
+    """The arrays that stand under this key, in their order; nothing else is read, so only for bytes made here.
+
+    >>> arrays(encode([{"a": np.array([1, 2], dtype=np.int32)}, {"a": np.array([3], dtype=np.int32)}]), "a")
+    [array([1, 2], dtype=int32), array([3], dtype=int32)]
+    """
+    reader, mark, found = _Reader(data), _sized(key.encode()) + b"[$", []
+    while (place := data.find(mark, reader.at)) >= 0:
+        reader.at = place + len(mark)
+        found.append(reader.array())
+    return found
+
+
+def with_last_text(data: bytes, key: str, text: str) -> bytes:
+    """The same bytes with another text in the place of the last one that stands under this key.
+
+    >>> decode(with_last_text(encode({"a": "b", "c": "d"}), "a", "long"))
+    {'a': 'long', 'c': 'd'}
+    """
+    reader, mark = _Reader(data), _sized(key.encode()) + b"S"
+    place = data.rfind(mark)
+    if place < 0:
+        raise ValueError(f"it has no text {key!r}")
+    reader.at = begin = place + len(mark)
+    reader.text()
+    return data[:begin] + _sized(text.encode()) + data[reader.at :]
+
+
 class _Reader:
     """Reads one value after the other, never beyond the end."""
 
@@ -52,7 +82,7 @@ class _Reader:
     def value(self, mark: bytes) -> Any:
         """The value that this mark announces."""
         if mark == b"S":
-            return self._text()
+            return self.text()
         if mark in _NUMBERS:
             form = _NUMBERS[mark]
             return struct.unpack(form, self.take(struct.calcsize(form)))[0]
@@ -71,14 +101,15 @@ class _Reader:
             raise ValueError(f"a size without its type at byte {self.at - 9}")
         return int.from_bytes(size[1:], "big", signed=True)
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """A text, after the mark that announces it."""
         return self.take(self._size()).decode()
 
     def object(self) -> dict[str, Any]:
         """The keys and values up to the end of an object."""
         found: dict[str, Any] = {}
         while self.data[self.at : self.at + 1] != b"}":
-            key = self._text()
+            key = self.text()
             if key in found:
                 raise ValueError(f"{key[:40]!r} occurs twice")
             found[key] = self.value(self.take(1))
@@ -88,7 +119,7 @@ class _Reader:
     def _list(self) -> Any:
         mark = self.take(1)
         if mark == b"$":
-            return self._array()
+            return self.array()
         if mark != b"#":
             raise ValueError(f"a list without its size at byte {self.at - 1}")
         n = self._size()
@@ -96,7 +127,8 @@ class _Reader:
             raise ValueError(f"a list of {n} values is announced, and {len(self.data) - self.at} bytes are left")
         return [self.value(self.take(1)) for _ in range(n)]
 
-    def _array(self) -> Any:
+    def array(self) -> Any:
+        """An array of one type, after the mark that announces it."""
         dtype = _DTYPES.get(self.take(1))
         if dtype is None or self.take(1) != b"#":
             raise ValueError(f"an array of an unknown type at byte {self.at - 1}")

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from functools import cache
-from typing import get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -90,11 +90,19 @@ def document(kind="levels"):
     return json.loads(model(kind).booster.save_raw("json"))
 
 
+def number_type(kind):
+    """Of an array's annotation; None of another. From Python 3.12 on NumPy's NDArray can be an alias with a name."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is np.ndarray:
+        return np.dtype(get_args(arguments[1])[0])
+    return np.dtype(arguments[0]) if getattr(origin, "__name__", "") == "NDArray" else None
+
+
 TYPES = {
-    name: np.dtype(kind.__args__[1].__args__[0])
+    name: number_type(kind)
     for part in (check.StoredTree, check.Cats, check.Levels)
     for name, kind in get_type_hints(part).items()
-    if getattr(kind, "__origin__", None) is np.ndarray
+    if number_type(kind) is not None
 }
 
 

@@ -220,6 +220,48 @@ def test_the_installed_command_ends_with_a_code_and_one_line_for_an_error(folder
     assert err.count("\n") == 1
 
 
+FEW_ROWS = (
+    "Warning: 72 rows to train on are few for recipe='joint': no sum is over fewer than 30 rows (min_group), "
+    "so hardly any tree can be split. Try recipe='similar'.\n"
+)
+
+
+@pytest.mark.parametrize("recipe", ["similar", "joint"])  # beside similar, joint is shown for comparison
+def test_the_installed_command_shows_a_warning_as_one_line_and_once(folder, tmp_path, recipe):
+    words = ("--label", "ill", "--by", "site", "--trees", 2, "--splits", 3, "--recipe", recipe, "--run", tmp_path)
+    code, _, err = installed("simulate", folder / "data.csv", *words, cwd=tmp_path)
+    assert code == 0
+    assert err == FEW_ROWS
+
+
+def test_levels_that_a_model_does_not_know_are_one_line_too(folder, tmp_path):
+    frame = pd.read_csv(folder / "data.csv")
+    frame.to_csv(tmp_path / "known.csv", index=False)
+    frame.assign(site="[elsewhere]").to_csv(tmp_path / "new.csv", index=False)
+    words = ("--label", "ill", "--parties", 2, "--trees", 2, "--no-report", "--save", "m.ubj")
+    assert installed("simulate", "known.csv", *words, cwd=tmp_path)[0] == 0
+    code, out, err = installed("predict", "m.ubj", "new.csv", cwd=tmp_path)
+    assert (code, out.count("\n")) == (0, 121)
+    assert err == (
+        "Warning: Column 'site' of the table to predict has levels that the schema does not know: ['[elsewhere]']. "
+        "They count as missing.\n"
+    )
+
+
+def test_other_libraries_warnings_and_those_turned_into_errors_stay_as_they_are(folder, tmp_path):
+    code = "import warnings, sys; from simfl.cli import app, main\n"
+    code += "@app.command()\ndef hint(): warnings.warn('old', FutureWarning)\nsys.argv = ['simfl', 'hint']; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "FutureWarning: old" in done.stderr
+    words = ("simulate", folder / "data.csv", "--label", "ill", "--by", "site", "--trees", "1", "--no-report")
+    options = ("-W", "error::UserWarning:simfl.simulate.comparison")
+    done = subprocess.run(
+        [sys.executable, *options, "-m", "simfl", *words], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert "simfl.errors.FewRowsWarning: " in done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [["simulate"], ["simulate", "data.csv", "--recipe", "papre"], ["demos"], ["demo", "--tree", "3"]]
 )
@@ -293,6 +335,26 @@ COMMANDS = list(commands(typer.main.get_command(cli.app)))
 def test_the_command_line_starts_without_anything_heavy(words):
     out = python_m("-c", LOADED % HEAVY, *words)
     assert out.splitlines()[-1] == "loaded:"
+
+
+def test_a_simulation_with_its_report_needs_no_scikit_learn(tmp_path, folder):
+    heavy = ["sklearn", "scipy.stats"]
+    few = ("--trees", "2", "--run", "x")
+    out = python_m("-c", LOADED % heavy, "demo", *few, "--splits", "1", cwd=tmp_path)
+    assert out.splitlines()[-1] == "loaded:"
+    words = ("simulate", str(folder / "data.csv"), "--label", "ill", "--by", "site", *few, "--save", "m.ubj")
+    out = python_m("-c", LOADED % heavy, *words, cwd=tmp_path)
+    assert out.splitlines()[-1] == "loaded:"
+    out = python_m("-c", LOADED % heavy, "predict", "m.ubj", str(folder / "data.csv"), cwd=tmp_path)
+    assert out.splitlines()[-1] == "loaded:"
+
+
+def test_scikit_learn_is_left_out_only_where_nobody_has_it():
+    code = "from simfl.simulate import lean; lean.import_xgboost(); import xgboost, sklearn.base; print(%s)"
+    assert python_m("-c", code % "xgboost.compat.SKLEARN_INSTALLED").strip() == "False"
+    assert python_m("-c", f"import xgboost; {code}" % "issubclass(xgboost.XGBModel, sklearn.base.BaseEstimator)") == (
+        "True\n"
+    )
 
 
 def test_the_package_is_imported_without_anything_heavy():

@@ -11,8 +11,8 @@ from sklearn.metrics import log_loss
 import simfl
 from simfl import messages as msg
 from simfl import wire
-from simfl.data.schema import Schema, UnseenLevelWarning
-from simfl.errors import DataError
+from simfl.data.schema import Schema
+from simfl.errors import DataError, UnseenLevelWarning
 from simfl.training.pruning import prune
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import from_booster
@@ -216,3 +216,13 @@ def test_the_bank_data_in_four_parties(shared_data):
     together = loss(simfl.train(banks, **params))
     assert together < loss(simfl.baselines.tfl(banks, **params))
     assert all(together < loss(model) for model in simfl.baselines.solo(banks, **params).values())
+
+
+def test_splits_of_categories_are_explained_and_adjusted_too(model):
+    X, y = patients(seed=3)
+    at_home = model.with_covers(X)
+    parts = at_home.booster.predict(at_home.matrix(X), pred_contribs=True)
+    np.testing.assert_allclose(parts[:, -1], model.margins(X).mean(), atol=1e-4)
+    np.testing.assert_allclose(parts.sum(axis=1), model.margins(X), atol=1e-4)
+    shift = model.shift(model.margins(X), y)
+    np.testing.assert_allclose(model.adjusted(X, y).margins(X), model.margins(X) + shift, atol=1e-5)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simfl
-from simfl.data.schema import MOST_LEVELS, Column, Schema, UnseenLevelWarning, agree
-from simfl.errors import DataError
+from simfl.data.schema import MOST_LEVELS, Column, Schema, agree
+from simfl.errors import DataError, UnseenLevelWarning
 from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.scaling import WITHOUT_WEIGHT, common_scale, moments
 

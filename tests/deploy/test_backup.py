@@ -6,11 +6,16 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+import msgspec
+
 import simfl
 from benchmarks.chaos import in_one_process
+from simfl import messages as msg
 from simfl.deploy import run as runs
 from simfl.deploy.orders import ORDER_FILE
-from simfl.hub.journal import Grew, open_journal
+from simfl.hub.joint import JointEntry
+from simfl.hub.journal import Entry, Grew, open_journal
+from simfl.storage import Journal
 from tests.deploy.one_process import open_federation
 
 
@@ -49,6 +54,42 @@ def test_trees_grown_together_survive_it_too(tmp_path, monkeypatch):
     assert simfl.load(folder / "model.ubj").n_trees == 12
     models = [next((federation.kits / party).glob("runs/*/model.ubj")).read_bytes() for party in federation.parties]
     assert models == [(folder / "model.ubj").read_bytes()] * 3
+
+
+def from_protocol(version, path, kind):
+    """The journal as an earlier version of SimFL would have left it: other trees, and other parameters that it knew."""
+    kept = [
+        msgspec.structs.replace(entry, protocol=version) if hasattr(entry, "protocol") else entry
+        for entry in Journal(kind, path).entries
+    ]
+    path.unlink()
+    journal = Journal(kind, path)
+    for entry in kept:
+        journal.append(entry)
+    journal.close()
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("similar", Entry), ("joint", JointEntry)])
+def test_a_training_that_an_older_version_began_names_both_and_the_way_out(tmp_path, monkeypatch, recipe, kind):
+    federation = open_federation(
+        tmp_path, monkeypatch, 12, 120, lambda text: text.replace("rematch = 10", f'recipe = "{recipe}"')
+    )
+
+    def upgraded(record, connected):
+        if record.round == 3 and len(federation.jobs) == 1:
+            federation.jobs[0].end()
+            [journal] = (federation.kits / "hub").glob("runs/*/journal")
+            from_protocol(msg.VERSION - 1, journal, kind)
+            stage_1 = journal.parent / "prepared.json"  # its parameters differ, too: the version is named all the same
+            text = stage_1.read_text()
+            assert '"random_state":5' in text
+            stage_1.write_text(text.replace('"random_state":5', '"random_state":6'))
+
+    words = (
+        f"begun with version {msg.VERSION - 1} of the protocol, and this is version {msg.VERSION}.*Start a new training"
+    )
+    with pytest.raises(simfl.SimFLError, match=words):
+        runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(tree=upgraded))
 
 
 def test_a_submitter_that_lost_its_folder_asks_for_a_training_that_is_gone(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from simfl.callbacks import logger
 from simfl.deploy.course import Course, Stage, read_stage, read_stages
-from simfl.deploy.logs import LONGEST, Event, Listening, Log, Reader, tell
+from simfl.deploy.logs import FLARE_LOG, LONGEST, Event, Listening, Log, Reader, tell
 from simfl.deploy.status import Place
 from simfl.errors import StudyError
 from simfl.storage import InUseError, is_used, owned
@@ -108,6 +108,18 @@ def test_a_folder_is_owned_by_one_process_which_is_named(tmp_path):
 def test_what_is_told_on_several_lines_is_one_line(told):
     tell("refused", "the parties do not fit.\n- north: a\n- south: b")
     assert told[0].text == "the parties do not fit. - north: a - south: b"
+
+
+def test_a_warning_in_a_process_of_flares_is_an_event_and_told_once(tmp_path):
+    program = "import warnings; from simfl.deploy.logs import mark_events; from simfl.errors import PrivacyWarning\n"
+    program += "mark_events(); mark_events()\nfor _ in 'ab':\n    warnings.warn('100% seen', PrivacyWarning)\n"
+    program += "warnings.warn('100% seen', PrivacyWarning); warnings.warn('old', FutureWarning)"
+    done = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    found = []
+    Reader(done.stdout, tmp_path, found.append).join()
+    done.wait()
+    assert [(event.level, event.event, event.text) for event in found] == [("warning", "warning", "100% seen")]
+    assert "FutureWarning: old" in (tmp_path / FLARE_LOG).read_text()
 
 
 @pytest.mark.parametrize(

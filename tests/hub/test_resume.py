@@ -4,6 +4,7 @@ import random
 from functools import cache
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,9 +13,11 @@ import simfl
 from simfl import hub
 from simfl import messages as msg
 from simfl import model as models
-from simfl.errors import DataError, PartyLost
-from simfl.hub.journal import Grew, Rematched, open_journal
+from simfl.errors import DataError, FileError, PartyLost
+from simfl.hub.joint import BeganTogether, JointEntry, open_joint_journal
+from simfl.hub.journal import Began, Entry, Grew, Rematched, open_journal
 from simfl.params import prepare_params, split, train_params
+from simfl.storage import Journal
 from simfl.training.losses import in_xgboost
 from tests import unsafe
 from tests.unsafe import Killed
@@ -226,6 +229,33 @@ def test_changed_parameters_are_noticed_also_when_a_party_is_absent(present, tmp
     changed = train_params(**second | {"learning_rate": 0.9, "max_depth": 2})
     with pytest.raises(DataError, match=r"other parameters \(learning_rate, max_depth\)|max_depth, learning_rate"):
         hub.train(again, prepared, changed, recovery=recovery(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "beginning", "opened"), [(Entry, Began, open_journal), (JointEntry, BeganTogether, open_joint_journal)]
+)
+@pytest.mark.parametrize(("before", "named"), [(6, "version 6"), (None, "an earlier version"), (8, "version 8")])
+def test_a_training_that_another_protocol_began_is_not_resumed(kind, beginning, opened, before, named, tmp_path):
+    known = {"params": train_params(), "classes": [0, 1], "seed": 0, "base_score": [0.5]}
+    began = beginning(**{name: value for name, value in known.items() if name in beginning.__struct_fields__})
+    saved = msgspec.to_builtins(began) | {"protocol": before}
+    if before is None:
+        del saved["protocol"]  # as it was before
+    journal = Journal(kind, tmp_path / "journal")
+    journal.append(saved)
+    journal.close()
+    data = (tmp_path / "journal").read_bytes()
+    with pytest.raises(
+        FileError, match=rf"begun with {named} of the protocol, and this is version {msg.VERSION}: .*new"
+    ):
+        opened(tmp_path / "journal")
+    assert (tmp_path / "journal").read_bytes() == data
+
+
+def test_the_journal_says_which_protocol_began_it(tmp_path):
+    run(Unsafe(members()), open_journal(tmp_path / "journal"), n_trees=1)
+    [began] = open_journal(tmp_path / "journal").of(Began)
+    assert began.protocol == msg.VERSION
 
 
 def recovery(folder):

@@ -8,6 +8,7 @@ from simfl.callbacks import TreeRecord
 from simfl.errors import FileError
 from simfl.hub.journal import Began, Grew, Rematched, Scored, Stopped, open_journal
 from simfl.hub.state import Events, State
+from simfl.messages import VERSION
 from simfl.params import train_params
 from simfl.training.trees import Tree, children
 from simfl.transport.base import Traffic
@@ -32,7 +33,7 @@ def scored(number, value=0.5, *absent):
 
 
 def began(**params):
-    return Began(params=train_params(**params), seed=1, classes=[0, 1], base_score=[0.5])
+    return Began(params=train_params(**params), seed=1, classes=[0, 1], base_score=[0.5], protocol=VERSION)
 
 
 def state_after(*entries):

@@ -1,4 +1,6 @@
+import itertools
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -12,6 +14,10 @@ from sklearn.datasets import load_diabetes, load_iris
 
 import simfl
 from simfl.errors import DataError, FileError
+from simfl.model import warm_start
+from simfl.model.model import About, build
+from simfl.model.xgboost_document import set_start, start_of, to_booster, to_config, to_document, with_start
+from simfl.training.trees import LEAF, Tree
 
 
 def parties(X, y, n=2, **more):
@@ -304,6 +310,27 @@ def test_a_model_for_others_can_be_saved_without_its_history(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "missing"])
+def test_other_start_values_are_all_that_changes(models, kind):
+    model, _ = models[kind]
+    document = to_document(model.booster)
+    new = [0.25 + 0.125 * place for place in range(len(start_of(document)))]
+    set_start(document, new)
+    changed = with_start(model.booster, new)
+    assert changed.save_raw("ubj") == to_booster(document).save_raw("ubj")
+    np.testing.assert_array_equal(start_of(to_config(changed)), new)
+
+
+def test_a_column_may_be_called_as_the_start_value():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=["base_score", "S", "base_score2"])
+    y = (frame["S"] > 0).astype(int)
+    model = simfl.train([simfl.Party("a", frame, y)], n_trees=3, callbacks=[])
+    adjusted = model.adjusted(frame[y == 0], y[y == 0])
+    assert adjusted.feature_names == list(frame.columns)
+    assert adjusted.margins(frame).mean() < model.margins(frame).mean() - 1
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "missing"])
 def test_with_covers_of_rows_the_base_value_of_shap_is_their_mean_score(models, kind):
     model, X = models[kind]
     at_home = model.with_covers(X)
@@ -327,6 +354,86 @@ def test_with_covers_a_node_has_the_rows_that_reach_it_and_predictions_stay(tmp_
     np.testing.assert_array_equal(at_home.predict_proba(X), model.predict_proba(X))
     at_home.save(tmp_path / "m.ubj")
     np.testing.assert_array_equal(simfl.load(tmp_path / "m.ubj").predict_proba(X), model.predict_proba(X))
+
+
+def shapley(tree, X, row, counts):
+    """Every column's share of a row's score by one tree: all subsets of known columns, unknown splits by row counts."""
+
+    def score(known, node):
+        f = tree.feature[node]
+        if f == LEAF:
+            return float(tree.value[node])
+        left, right = int(tree.left[node]), int(tree.left[node]) + 1
+        if f in known:
+            x = X[row, f]
+            return score(
+                known, left if (tree.default_left[node] if np.isnan(x) else x < tree.threshold[node]) else right
+            )
+        return (score(known, left) * counts[left] + score(known, right) * counts[right]) / (
+            counts[left] + counts[right]
+        )
+
+    columns = range(X.shape[1])
+    found = np.zeros(len(columns) + 1)
+    found[-1] = score((), 0)
+    for f in columns:
+        others = [c for c in columns if c != f]
+        for size in range(len(others) + 1):
+            weight = 1 / (len(columns) * math.comb(len(others), size))
+            for known in itertools.combinations(others, size):
+                found[f] += weight * (score((*known, f), 0) - score(known, 0))
+    return found
+
+
+def counted(tree, X):
+    """How many rows reach every node, row by row."""
+    counts = np.zeros(len(tree.feature))
+    for x in X:
+        node = 0
+        while True:
+            counts[node] += 1
+            if tree.feature[node] == LEAF:
+                break
+            value = x[tree.feature[node]]
+            goes_left = tree.default_left[node] if np.isnan(value) else value < tree.threshold[node]
+            node = int(tree.left[node]) + (not goes_left)
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["binary", "missing"])
+def test_with_covers_shap_values_are_shapleys_own(models, kind):
+    model, X = models[kind]
+    X = X.astype(np.float32)
+    at_home, start = model.with_covers(X), model.loss.margin(start_of(to_config(model.booster)))[0]
+    trees = [tree for trees in warm_start(model).rounds for tree in trees]
+    counts = [counted(tree, X) for tree in trees]
+    parts = at_home.booster.predict(at_home.matrix(X), pred_contribs=True)
+    assert max(len(tree.feature) for tree in trees) >= 7
+    for row in (0, 7, 23):
+        expected = sum(shapley(tree, X, row, of_tree) for tree, of_tree in zip(trees, counts, strict=True))
+        expected[-1] += start
+        np.testing.assert_allclose(parts[row], expected, atol=2e-5)
+
+
+def test_shap_values_of_a_tree_worked_by_hand():
+    """Four rows. a < 0: -1 (one row). Else b < 0: 1 (one row), or 3 (two rows)."""
+    X = np.array([[-1, 1], [1, -1], [1, 1], [1, 2]], dtype=np.float32)
+    tree = Tree(
+        feature=np.array([0, LEAF, 1, LEAF, LEAF], dtype=np.int32),
+        threshold=np.zeros(5, dtype=np.float32),
+        default_left=np.zeros(5, dtype=bool),
+        left=np.array([1, -1, 3, -1, -1], dtype=np.int32),
+        value=np.array([0, -1, 0, 1, 3], dtype=np.float32),
+    )
+    about = About(classes=None, history=[], traffic={})
+    model = build([[tree]], np.zeros(1), {"objective": "reg:squarederror"}, 2, about)
+    at_home = model.with_covers(X)
+    saved = json.loads(at_home.booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"][0]
+    np.testing.assert_allclose(saved["sum_hessian"], [4, 1, 3, 1, 2], atol=1e-4)
+    # Known: nothing: 6/4. a of the last row: (1 + 3 + 3)/3. b of it: (-1 + 3 * 3)/4. Both: 3.
+    a = ((7 / 3 - 3 / 2) + (3 - 2)) / 2
+    b = ((2 - 3 / 2) + (3 - 7 / 3)) / 2
+    np.testing.assert_allclose(at_home.booster.predict(xgb.DMatrix(X), pred_contribs=True)[3], [a, b, 3 / 2], atol=1e-5)
 
 
 def test_objects_say_what_they_are(models, frame, labels):

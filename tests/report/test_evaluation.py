@@ -1,10 +1,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score, roc_curve
 
 import simfl
-from simfl.report import bootstrap, evaluation
+from simfl.report import bootstrap, evaluation, ranks
 from simfl.report.evaluation import HeldOut, intervals
 
 
@@ -122,11 +122,12 @@ def test_an_adjusted_model_survives_its_file(skewed, tmp_path):
 
 def test_a_curve_ends_where_the_model_is(skewed):
     model, _, held_out, _ = skewed
-    (curve,) = evaluation.curves("SimFL", None, model, held_out, [None])
+    staged = evaluation.Staged.of(model, held_out)
+    (curve,) = staged.curves("SimFL", None, [None])
     assert curve.trees[0] == 1
     assert curve.trees[-1] == model.n_trees
     assert curve.values[-1] == pytest.approx(log_loss(held_out.y, model.predict_proba(held_out.X)), rel=1e-5)
-    (own,) = evaluation.curves("SimFL", None, model, held_out, ["b"])
+    (own,) = staged.curves("SimFL", None, ["b"])
     mask = held_out.of("b")
     assert own.values[-1] == pytest.approx(log_loss(held_out.y[mask], model.predict_proba(held_out.X[mask])), rel=1e-5)
 
@@ -136,6 +137,33 @@ def test_the_roc_has_the_area_of_scikit_learn(skewed):
     (line,) = evaluation.roc({("SimFL", None): model}, held_out)
     area = np.trapezoid(line.y, line.x)
     assert area == pytest.approx(roc_auc_score(held_out.y, model.predict_proba(held_out.X)[:, 1]), abs=2e-3)
+
+
+def test_an_own_curve_is_that_of_the_adjusted_model(skewed):
+    model, _, held_out, own = skewed
+    (curve,) = evaluation.Staged.of(model, held_out).own_curve("SimFL", "b", own["b"])
+    fitted, mask = model.adjusted(*own["b"]), held_out.of("b")
+    p = fitted.predict_proba(held_out.X[mask])
+    assert curve.values[-1] == pytest.approx(log_loss(held_out.y[mask], p), rel=1e-5)
+
+
+@pytest.mark.parametrize("digits", [1, 2, 6])
+def test_curve_and_area_are_those_of_scikit_learn(digits):
+    rng = np.random.default_rng(digits)
+    for n in (2, 3, 10, 200):
+        is_one = np.append([0, 1], rng.integers(0, 2, n - 2))
+        score = rng.random(n).round(digits).astype(np.float32)
+        false, true, _ = roc_curve(is_one, score)
+        for found, expected in zip(ranks.roc_curve(is_one, score), (false, true), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        assert ranks.area(is_one, score) == pytest.approx(roc_auc_score(is_one, score), abs=1e-12)
+
+
+def test_the_area_of_several_classes_is_that_of_scikit_learn(table):
+    y = np.arange(60) % 3
+    model = simfl.train([simfl.Party("a", table, y)], objective="multi:softprob", n_trees=3)
+    found = evaluation.scores(model, HeldOut(table, y, np.full(60, "a")))["auc"]
+    assert found == pytest.approx(roc_auc_score(y, model.predict_proba(table), multi_class="ovr"), abs=1e-6)
 
 
 def test_calibration_groups_hold_all_rows(skewed):
@@ -154,6 +182,18 @@ def test_columns_of_a_large_model_are_explained_on_fewer_rows(skewed, monkeypatc
     few = [one.shap for one in evaluation.importance(model, held_out.X)]
     assert few != whole
     assert few == pytest.approx(whole, rel=0.5, abs=0.1)
+
+
+def test_columns_are_explained_with_the_counts_of_the_rows_at_hand(skewed):
+    model, _, held_out, _ = skewed
+    X = held_out.X[:500]  # few enough that all are looked at
+    at_home = model.with_covers(X)
+    parts = at_home.booster.predict(at_home.matrix(X), pred_contribs=True)
+    assert parts[0, -1] == pytest.approx(model.margins(X).mean(), abs=1e-4)
+    found = {one.feature: one.shap for one in evaluation.importance(model, X)}
+    assert [found[f"f{i}"] for i in range(4)] == pytest.approx(np.abs(parts[:, :4]).mean(axis=0).tolist(), rel=1e-5)
+    rough = np.abs(model.booster.predict(model.matrix(X), pred_contribs=True)[:, :4]).mean(axis=0)
+    assert [found[f"f{i}"] for i in range(4)] != pytest.approx(rough.tolist(), rel=1e-2)
 
 
 def test_importance_finds_the_columns_that_matter(skewed):

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from sklearn.metrics import log_loss
 
+from simfl.errors import FileError
 from simfl.report.record import Gain, Score
 from simfl.simulate import experiment, splits, tables
 from simfl.simulate.processes import spare_processes
@@ -72,6 +73,15 @@ def test_spare_processes_leave_the_first_of_every_so_many_parts_to_this_one():
         assert {part: done.result() for part, done in begun.items()} == {1: 1, 2: 2, 4: 4, 5: 5}
     with spare_processes(0) as spare:
         assert spare.begin(abs, 7) == {}
+
+
+def test_a_spare_process_writes_the_page_that_this_one_would(once, tmp_path):
+    once.played.record(once.compared, once.measured, title="x", began=0.0).save(tmp_path)
+    with spare_processes(1) as spare, spare_processes(0) as none:
+        by_spare = spare.write_page(tmp_path).read_text()
+        assert none.write_page(tmp_path).read_text() == by_spare
+        with pytest.raises(FileError, match="There is no run at"):
+            spare.write_page(tmp_path / "nowhere")
 
 
 def test_the_interval_is_nadeau_and_bengios():
