@@ -179,6 +179,23 @@ def test_threads_and_blocks_change_nothing(monkeypatch):
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("k", [3, 12])
+def test_all_tables_at_once_find_what_each_pair_finds(monkeypatch, k):
+    monkeypatch.setattr(similarity, "_FEW_ROWS", 0)
+    sizes = (300, 2500, 700)
+    tables, tokens = [codes(n, n, 20, 6) for n in sizes], [row_tokens(n, n) for n in sizes]
+    index = HashIndex(tables)
+    everybody = index.all_queries(tokens)
+    for j, own in enumerate(tokens):
+        candidates = index.candidates(j, own)
+        found = index.compare(everybody, candidates, k, asking=np.repeat(np.arange(3) != j, sizes), n_jobs=1)
+        parts = [np.split(array, np.cumsum(sizes)) for array in found]
+        for i in range(3):
+            expected = index.compare(index.queries(i, tokens[i]), candidates, k) if i != j else (0, 0)
+            for part, want in zip(parts, expected, strict=True):
+                np.testing.assert_array_equal(part[i], want)
+
+
 def test_another_order_of_the_candidates_changes_only_the_numbers():
     queries, candidates = codes(0, 50, 6, 5), codes(1, 3000, 6, 5)
     order = np.random.default_rng(2).permutation(3000)
