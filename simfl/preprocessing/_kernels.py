@@ -22,7 +22,6 @@ NO_CLASS = 255  # padding beyond the last candidate: equal to no class
 # A pair's rank is one number: 8 bits of count, 25 of random priority, 31 of the candidate's row.
 _COUNT_SHIFT = np.uint64(56)
 _ROW_MASK = np.uint64(2**31 - 1)
-_FEW = 8  # ranks of a query
 
 
 class QueryBlock(NamedTuple):
@@ -188,16 +187,12 @@ def _compare(queries, places, first_tiles, candidates, classes, room, found):
                 drawn = True
                 begin, end = block * size, min((block + 1) * size, places.size)
                 for turn in range(2 - others):  # again for queries that passed over candidates
-                    if others:
-                        n_hits = _filter(room, begin, _everybody(room.hits, end - begin))
-                    elif turn == 0:
+                    if not others and turn == 0:
                         n_hits = _guess_floors(room, begin, end)
                     else:
-                        n_hits = _filter(room, begin, _bad_guesses(room, begin, end))
-                    if room.ranks.shape[1] <= _FEW:  # two copies of the same code, each without the other's branch
-                        _rank(queries, places, candidates, room, begin, n_hits, at * tile, True)
-                    else:
-                        _rank(queries, places, candidates, room, begin, n_hits, at * tile, False)
+                        n_asked = _everybody(room.hits, end - begin) if others else _bad_guesses(room, begin, end)
+                        n_hits = _filter(room, begin, n_asked)
+                    _rank(queries, places, candidates, room, begin, n_hits, at * tile)
     _write(queries, places, candidates.order, room.ranks, found)
 
 
@@ -207,6 +202,7 @@ def _begin(query_codes, places, offsets, room):
     for q in range(places.size):
         for h in range(room.picks.shape[1]):
             room.picks[q, h] = offsets[h, query_codes[places[q], h]]
+        room.floors[q] = 0
         for i in range(room.ranks.shape[1]):
             room.ranks[q, i] = 0
 
@@ -299,7 +295,7 @@ def _filter(room, begin, n_asked):
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _rank(queries, places, candidates, room, begin, n_hits, first, few):
+def _rank(queries, places, candidates, room, begin, n_hits, first):
     """Look at the candidates in the masks one by one and keep the best."""
     masks, ranks = room.masks, room.ranks
     last = ranks.shape[1] - 1
@@ -317,9 +313,7 @@ def _rank(queries, places, candidates, room, begin, n_hits, first, few):
                 equal = n_equal(queries.codes, place, candidates.codes, at)
                 priority = _priority(queries.tokens[place], candidates.tokens[at], np.uint64(candidates.rows[at]))
                 rank = (equal << _COUNT_SHIFT) | priority
-                if few:
-                    _sink(ranks, q, rank)
-                elif rank > ranks[q, last]:
+                if rank > ranks[q, last]:
                     _insert(ranks, q, rank)
         room.floors[q] = np.int64(ranks[q, last] >> _COUNT_SHIFT)
 
@@ -344,12 +338,3 @@ def _insert(ranks, q, rank):
         ranks[q, at] = ranks[q, at - 1]
         at -= 1
     ranks[q, at] = rank
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _sink(ranks, q, rank):
-    """The same for few: every rank is compared with all, which takes less time than branches that go either way."""
-    for i in range(ranks.shape[1]):
-        better = max(ranks[q, i], rank)
-        rank = min(ranks[q, i], rank)
-        ranks[q, i] = better

@@ -248,7 +248,8 @@ class HashIndex:
         size = max(1, min(BLOCK, -(-len(places) // (4 * n_jobs)))) if n_jobs > 1 else BLOCK
         begins = np.arange(0, len(places), size)
         middles = keys[places[(begins + np.minimum(begins + size, len(places))) // 2]]
-        tiles = np.searchsorted(candidates.keys, middles) // kernels.tile_size(len(candidates.block.rows))
+        after, n = np.searchsorted(candidates.keys, middles), len(candidates.keys)
+        tiles = np.minimum(after, n - 1) // kernels.tile_size(n)  # the nearest one
         stretch = max(1, min(_BLOCKS_PER_CALL, len(begins) // (4 * n_jobs) if n_jobs > 1 else len(begins)))
         for first in range(0, len(begins), stretch):
             some, nearest = places[first * size : (first + stretch) * size], tiles[first : first + stretch]

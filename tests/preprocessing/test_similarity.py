@@ -132,6 +132,13 @@ def test_buckets_that_share_a_bitmap_are_not_taken_for_equal():
     check_against_oracle(queries, candidates, k=20)
 
 
+@pytest.mark.parametrize("n_candidates", [512, TILE, 2 * TILE])
+def test_queries_beyond_all_candidates_find_the_oracles_rows(n_candidates):
+    queries, candidates = codes(0, 60, 9, 6), codes(1, n_candidates, 9, 6)
+    queries[:, 0] += 6  # in the order of likeness they come after the last tile, which is full
+    check_against_oracle(queries, candidates, k=5)
+
+
 def test_identical_rows_find_each_other():
     rows = np.unique(codes(0, 5000, 20, 12), axis=0)
     order = np.random.default_rng(1).permutation(len(rows))
