@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import Ints, give_back, smallest_type
+from simfl.arrays import AnyArray, Ints, give_back, smallest_type
 from simfl.errors import ProtocolError
 from simfl.hub.asking import sent_by
 from simfl.params import cores
-from simfl.preprocessing.similarity import HashIndex
+from simfl.preprocessing.similarity import Candidates, HashIndex, Queries
 from simfl.privacy.tokens import Names, draw_key, fresh_order, number_names, query_names
 from simfl.training.gradients import draw_by_name, most_uses
 
@@ -53,18 +54,20 @@ class Found:
     most_uses: int
 
 
+class Pair(NamedTuple):
+    """The rows of one party that those of another resemble, how similar they are, and how often one is used at most."""
+
+    similar: msg.Array
+    equal_hashes: float
+    most_uses: int
+
+
 def find(hidden: dict[str, msg.HiddenRows], matching: Matching, number: int) -> Iterator[Found]:
-    """The similar rows, party by party: whoever has its own need not wait. Uses up `hidden`, to save memory."""
-    n, search, params = len(hidden), _Search(hidden, matching, number), matching.params
-    pool = ThreadPoolExecutor(params.n_jobs if params.n_jobs and params.n_jobs > 0 else cores())
-    running: deque[tuple[int, dict[int, Future[Any]]]] = deque()
+    """The similar rows, party by party. Uses up `hidden`, to save memory."""
+    search, n_jobs = _Search(hidden, matching, number), matching.params.n_jobs
+    pool = ThreadPoolExecutor(n_jobs if n_jobs and n_jobs > 0 else cores())
     try:
-        for i in range(n):  # while one party's rows are handed out, the next one's are searched
-            running.append((i, {j: pool.submit(search.compare, i, j) for j in range(n) if j != i}))
-            if len(running) > 1:
-                yield search.collect(*running.popleft())
-                search.tidy()
-        yield search.collect(*running.popleft())
+        yield from search.by_turns(pool) if search.is_large else search.together(pool)
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt waits for the searches under way only
 
@@ -83,7 +86,7 @@ class _Search:
             coded.append(codes)
         self.index = HashIndex(number_names(coded))
         self.k = matching.params.n_neighbors or 1
-        self._sides: dict[tuple[str, int], Any] = {}
+        self._queries: dict[int, Queries] = {}
         self.tidy()
 
     @property
@@ -96,34 +99,73 @@ class _Search:
         if self.is_large:
             give_back()
 
-    def compare(self, i: int, j: int) -> tuple[msg.Array, float, int]:
-        """The rows of party j that the rows of party i resemble, how similar they are, and how often one is used."""
-        most = self.matching.params.max_candidates
-        queries = self._kept("queries", i, lambda: self.index.queries(i, query_names(self.names[i])))
-        bound = max(most, self.k) if most else None
-        candidates = self._kept("candidates", j, lambda: self.index.candidates(j, self.names[j], bound))
+    def by_turns(self, pool: ThreadPoolExecutor) -> Iterator[Found]:
+        """Party by party: whoever has its own similar rows need not wait, and few are in memory at a time."""
+        n = len(self.parties)
+        running: deque[tuple[int, dict[int, Future[Pair]]]] = deque()
+        for i in range(n):  # while one party's rows are handed out, the next one's are searched
+            running.append((i, {j: pool.submit(self.compare, i, j) for j in range(n) if j != i}))
+            if len(running) > 1:
+                yield self._turn(*running.popleft())
+                self.tidy()
+        yield self._turn(*running.popleft())
+
+    def _turn(self, i: int, running: Mapping[int, Future[Pair]]) -> Found:
+        found = self._collect(i, {j: future.result() for j, future in running.items()})
+        self._queries.pop(i, None)
+        return found
+
+    def together(self, pool: ThreadPoolExecutor) -> Iterator[Found]:
+        """All at once: where a party's rows are all compared, then with those of all others in one go."""
+        n = len(self.parties)
+        candidates = list(pool.map(self._candidates, range(n)))
+        everybody = self._all_queries() if any(own.in_tiles for own in candidates) else None
+        found = list(pool.map(partial(self._compare_with, everybody), range(n), candidates))
+        return (self._collect(i, {j: found[j][i] for j in range(n) if j != i}) for i in range(n))
+
+    def _all_queries(self) -> Queries:
+        queries = self.index.all_queries([query_names(names) for names in self.names])
+        _ = queries.by_likeness  # sorted once, not by every thread
+        return queries
+
+    def _compare_with(self, everybody: Queries | None, j: int, candidates: Candidates) -> dict[int, Pair]:
+        """Per other party, the rows of party j that its rows resemble."""
+        sizes, progress = [len(names) for names in self.names], self.matching.progress
+        others = [i for i in range(len(sizes)) if i != j]
+        if everybody is None or not candidates.in_tiles:
+            return {i: self.compare(i, j, candidates) for i in others}
+        asking = np.repeat(np.arange(len(sizes)) != j, sizes)
+        rows, counts = self.index.compare(everybody, candidates, self.k, asking=asking, n_jobs=1, progress=progress)
+        ends = np.cumsum(sizes)
+        parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        return {i: self._packed(rows[parts[i]], counts[parts[i]], j) for i in others}
+
+    def compare(self, i: int, j: int, candidates: Candidates | None = None) -> Pair:
+        """The rows of party j that the rows of party i resemble."""
         key, progress = draw_key(self.matching.seed, self.number, i, j), self.matching.progress
-        rows, counts = self.index.compare(queries, candidates, self.k, draw_key=key, n_jobs=1, progress=progress)
+        queries = self._queries.get(i) or self._queries.setdefault(i, self.index.queries(i, query_names(self.names[i])))
+        candidates = candidates or self._candidates(j)  # not kept: it takes much memory, and little time to make
+        found = self.index.compare(queries, candidates, self.k, draw_key=key, n_jobs=1, progress=progress)
+        return self._packed(*found, j)
+
+    def _candidates(self, j: int) -> Candidates:
+        most = self.matching.params.max_candidates
+        return self.index.candidates(j, self.names[j], max(most, self.k) if most else None)
+
+    def _packed(self, rows: Ints, counts: AnyArray, j: int) -> Pair:
         n_rows = len(self.names[j])
         packed = wire.pack(rows.astype(smallest_type(n_rows)))
-        return packed, float(counts[:, 0].mean()), most_uses(rows, n_rows)
+        return Pair(packed, float(counts[:, 0].mean()), most_uses(rows, n_rows))
 
-    def _kept(self, side: str, party: int, make: Callable[[], Any]) -> Any:
-        """Each side is indexed once; but an index of many candidates takes much memory, and little time to make."""
-        if side == "candidates" and self.is_large:
-            return make()
-        found = self._sides.get((side, party))
-        return self._sides.setdefault((side, party), make()) if found is None else found
-
-    def collect(self, i: int, running: Mapping[int, Future[Any]]) -> Found:
+    def _collect(self, i: int, pairs: Mapping[int, Pair]) -> Found:
         """What was found for party i."""
-        found = Found(self.parties[i], {}, {}, 0)
-        for j, future in running.items():
-            other = self.parties[j]
-            found.similar[other], found.equal_hashes[other], uses = future.result()
-            found.most_uses = max(found.most_uses, uses)
-        self._sides.pop(("queries", i), None)
-        return found
+        named = {self.parties[j]: pair for j, pair in pairs.items()}
+        return Found(
+            self.parties[i],
+            {other: pair.similar for other, pair in named.items()},
+            {other: pair.equal_hashes for other, pair in named.items()},
+            max((pair.most_uses for pair in named.values()), default=0),
+        )
 
 
 def _read(reply: msg.HiddenRows, n_rows: int) -> tuple[Names, tuple[list[Names], Any]]:

@@ -308,10 +308,11 @@ class Rounds:
 
     def _leaf_totals(self, sums: Mapping[str, tuple[msg.Array, msg.Array]], n_leaves: int) -> tuple[Doubles, Doubles]:
         """Gradients and hessians of all parties in the leaves of a tree, if they can be. Masked, only the total can."""
-        each = np.empty((len(sums), 2, n_leaves), dtype=np.int64)
-        for own, (party, both) in zip(each, sums.items(), strict=True):
+        sent: list[bytes] = []
+        for party, both in sums.items():
             with sent_by(party):
-                own[0], own[1] = (wire.unpack(array, "i8", (n_leaves,)) for array in both)
+                sent += [wire.bytes_of(array, "i8", (n_leaves,)) for array in both]
+        each = np.frombuffer(b"".join(sent), dtype="<i8").reshape(len(sums), 2, n_leaves)
         if not self.masks.on:
             self._check_each(each, list(sums))
         total = each.sum(axis=0)  # modulo 2 ** 64, in which masks cancel

@@ -33,7 +33,7 @@ from simfl.party.sealing import Sealing, TogetherNoise
 from simfl.party.signing import Signing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
 from simfl.party.terms import Rules, Terms
-from simfl.party.training import Bins, PartyTraining
+from simfl.party.training import Kept, PartyTraining
 from simfl.preprocessing.scaling import Moments, Scale, common_scale, moments
 from simfl.preprocessing.tables import HashValues
 from simfl.privacy.additive import Covers, digest_of_keys
@@ -130,7 +130,7 @@ class Session:
         self.similar = SimilarRows([party.name])  # of stage 1
         self._keys: Keys | None = None
         self._hashing: Hashing | None = None
-        self._bins: Bins = {}
+        self._of_rows = Kept()
         self._training: PartyTraining | None = None
         self._together: GrowingTogether | None = None
         self._covers: Covers | None = None  # of the last exchange of keys
@@ -195,7 +195,7 @@ class Session:
         )
 
     def _divide(self, split: Split) -> None:
-        self.split, self._bins = split, {}
+        self.split, self._of_rows = split, Kept()
 
     def _settle(self, message: msg.Settle) -> msg.Done:
         self._divide(self.split.settled(Schema(tuple(message.columns))))
@@ -366,7 +366,7 @@ class Session:
         if self.rules and message.mean is not None and message.deviation is not None:
             self.rules.check_grid(message.mean, message.deviation, self._own_scale())
         signing = Signing(self.identity, self.name, self.run) if self.identity else None
-        training = PartyTraining(message, self.name, self.split, self.similar, self._bins, signing)
+        training = PartyTraining(message, self.name, self.split, self.similar, self._of_rows, signing)
         reply = training.begin(message, self.sealing)
         event = event_of(message.params)
         if event and self.sealing.account:

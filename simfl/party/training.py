@@ -14,7 +14,7 @@ import xgboost as xgb
 from simfl import messages as msg
 from simfl import wire
 from simfl.arrays import AnyArray, Floats, Ints, Table, smallest_type
-from simfl.data.schema import xgboost_types
+from simfl.data.schema import Schema, xgboost_types
 from simfl.data.table import as_targets
 from simfl.errors import DataError, ProtocolError
 from simfl.model.compare import Adopted, GrownTree
@@ -39,7 +39,20 @@ from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Tree, apart
 
 Binned = xgb.QuantileDMatrix | Histogrammed
-Bins = dict[tuple[int, bool], Binned]  # by their number, and whether the party grows its trees without XGBoost
+
+
+@dataclass
+class Kept:
+    """What all trainings on the same rows share."""
+
+    bins: dict[tuple[int, bool], Binned] = field(default_factory=dict)  # by their number, and whether without XGBoost
+    walkers: dict[str, Walker] = field(default_factory=dict)  # of training and validation rows
+
+    def walker(self, which: str, rows: Rows, schema: Schema | None) -> Walker:
+        """The rows, ready to go down trees."""
+        if which not in self.walkers:
+            self.walkers[which] = walker(rows.X, by_level=schema is not None and schema.has_categories)
+        return self.walkers[which]
 
 
 @dataclass
@@ -53,12 +66,11 @@ class Following:
     leaves: list[Ints] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rows: Rows, start: msg.Start, split: Split) -> Following:
+    def of(cls, rows: Rows, walk: Walker, start: msg.Start, who: str) -> Following:
         """Rows at the start value."""
-        y = as_targets(rows.y, loss_of(start.params), start.classes, split.who)
+        y = as_targets(rows.y, loss_of(start.params), start.classes, who)
         margin = np.tile(np.array(start.base_margin, dtype=np.float32), (len(y), 1))
-        by_level = split.schema is not None and split.schema.has_categories
-        return cls(walker(rows.X, by_level=by_level), rows, y, margin)
+        return cls(walk, rows, y, margin)
 
     def fall(self, grown: list[Tree]) -> None:
         """Find every row's leaf in each tree."""
@@ -74,18 +86,20 @@ class PartyTraining:
     """A party's part in one training. `signing`: where parties have certificates."""
 
     def __init__(
-        self, start: msg.Start, name: str, split: Split, similar: SimilarRows, bins: Bins, signing: Signing | None
+        self, start: msg.Start, name: str, split: Split, similar: SimilarRows, kept: Kept, signing: Signing | None
     ) -> None:
         self.name, self.split, self.similar, self.signing = name, split, similar, signing
         self.params, self.seed = start.params, start.seed
         self.loss = loss_of(start.params)
-        self.train = Following.of(split.training, start, split)
-        self.validation = Following.of(split.validation, start, split) if split.validation else None
+        rows, aside, who = split.training, split.validation, split.who
+        self.train = Following.of(rows, kept.walker("training", rows, split.schema), start, who)
+        watched = aside and Following.of(aside, kept.walker("validation", aside, split.schema), start, who)
+        self.validation = watched or None
         self.recent: deque[AnyArray] = deque(maxlen=start.remember)  # the leaves of the last trees
         self.points = _cut_points(start, split)  # the cut points that all parties share, if they do
         self.shown: Counter[str] = Counter()  # what was done to what was sent: the exit's, once there is one
         self._own_level = _own_level(split, similar)
-        self._bins = bins
+        self._bins = kept.bins
         self._grower: trees.Grower | HistogramGrower | None = None
         self._seen: list[Tree] = []  # trees whose values are not known yet
         self._seen_as: list[msg.TreeStructure] = []  # the same, as they were sent
@@ -197,19 +211,19 @@ class PartyTraining:
         sealing.check(question.mask)
         self.adopt(question.previous)
         sums: dict[str, msg.Array] = {}
+        seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
         for builder in question.builders:
-            similar = self._similar_rows(builder, question)
+            similar = self._similar_rows(builder, question, seed)
             if similar is not None:
-                seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
                 landed = self._sum_onto(similar, self.similar.n_rows[builder], seed)
                 sums[builder] = sealing.onto_rows(landed, builder, question, self._said)
         return msg.RowSums(round=question.round, sums=sums, scores=self.scores(question.mask, sealing))
 
-    def _similar_rows(self, builder: str, question: msg.SumOntoRows) -> AnyArray | None:
+    def _similar_rows(self, builder: str, question: msg.SumOntoRows, seed: int) -> AnyArray | None:
         """The builder's rows that this party's rows resemble: those kept, or those drawn for this tree alone."""
         drawn, places = question.similar.get(builder), self.similar.places
         if drawn is None or places is None:
-            return self._kept_rows(builder, question.round)
+            return self._kept_rows(builder, seed)
         if builder not in self.similar.n_rows:
             raise ProtocolError(
                 f"{self.split.who} was given rows of {builder!r}, which had no part in the last search."
@@ -220,13 +234,13 @@ class PartyTraining:
         self.shown["fresh ids"] += 1
         return similar
 
-    def _kept_rows(self, builder: str, number: int) -> AnyArray | None:
+    def _kept_rows(self, builder: str, seed: int) -> AnyArray | None:
         ids = self.similar.rows.get(builder)
         if ids is None:
             return None
         if (self.params.min_group or 1) > 1:  # small groups are joined by all similar rows
             return ids.unpacked()
-        return ids.to_draw_from(_seed(self.seed, 5, number, self.similar.parties.index(self.name)))
+        return ids.to_draw_from(seed)
 
     def _sum_onto(self, similar: Ints, n_rows: int, seed: int) -> Landed:
         """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
@@ -300,6 +314,8 @@ class PartyTraining:
                 kept = HistogramGrower(binned, self.params)
             else:
                 kept = trees.Grower(binned, self.params, threads)
+        if isinstance(kept, HistogramGrower):
+            kept.threads = n_jobs
         self._grower = kept
         return kept
 

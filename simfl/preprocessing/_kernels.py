@@ -25,8 +25,9 @@ _ROW_MASK = np.uint64(2**31 - 1)
 
 
 class QueryBlock(NamedTuple):
-    """Rows that look for similar ones."""
+    """Rows that look for similar ones, in the order of their tokens."""
 
+    order: Any  # the given row at each place
     codes: Any  # (rows, hashes padded to whole vectors)
     tokens: Any
 
@@ -34,7 +35,8 @@ class QueryBlock(NamedTuple):
 class CandidateBlock(NamedTuple):
     """Rows that can be found."""
 
-    rows: Any  # the number that each is reported under
+    order: Any  # the given row at each place in the order of tokens
+    rows: Any  # the place of each of those that are searched
     codes: Any
     tokens: Any
     tiles: Any  # (hashes, rows padded to whole tiles): the class of each code
@@ -45,6 +47,25 @@ class Classes(NamedTuple):
 
     n: Any  # per hash
     offsets: Any  # per hash and bucket: where in a tile the bitmap of its class starts, in words
+
+
+class Found(NamedTuple):
+    """What is filled in, for all given queries."""
+
+    rows: Any  # (queries, k): the given rows of the best candidates
+    counts: Any  # how many hash values are equal
+
+
+class _Room(NamedTuple):
+    """Arrays that queries are compared in."""
+
+    bitmaps: Any  # of one tile
+    masks: Any  # per query of a block: a bit for each candidate of the tile
+    hits: Any  # the queries of a block that are to be looked at
+    guesses: Any
+    picks: Any  # per query and hash: where in a tile the bitmap of its class is, in words
+    floors: Any  # per query: the count of the k-th best so far
+    ranks: Any  # per query: the k best so far
 
 
 def tile_size(n_rows: int) -> int:
@@ -60,40 +81,49 @@ def padded(n_rows: int) -> int:
     return -(-n_rows // tile_size(n_rows)) * tile_size(n_rows)
 
 
-def compare_all(queries, candidates, k):
-    """The k best rows of each query and their counts, all pairs at once in NumPy: for tables of few rows."""
+def compare_all(queries, candidates, found):
+    """The best rows of each query and their counts, all pairs at once in NumPy: for tables of few rows."""
+    k = found.rows.shape[1]
     equal = np.zeros((queries.tokens.size, candidates.tokens.size), dtype=np.uint8)
     for query, candidate in zip(queries.codes.T, np.ascontiguousarray(candidates.codes.T), strict=True):
         equal += (query[:, None] == candidate).view(np.uint8)
     ranks = _priority.py_func(queries.tokens[:, None], candidates.tokens, candidates.rows.astype(np.uint64))
     ranks |= equal.astype(np.uint64) << _COUNT_SHIFT
-    best = np.partition(ranks, ranks.shape[1] - k)[:, -k:]
-    return _unpacked(np.sort(best)[:, ::-1], queries.tokens)
+    best = np.sort(np.partition(ranks, ranks.shape[1] - k)[:, -k:])[:, ::-1]
+    found.rows[queries.order] = candidates.order[((best ^ queries.tokens[:, None]) & _ROW_MASK).astype(np.int32)]
+    found.counts[queries.order] = best >> _COUNT_SHIFT
 
 
-def compare_bounded(queries, candidates, classes, k, n_chosen, draw_key, first_block):
-    """`compare_block` for several blocks of queries, each with its own random subset of the candidates."""
-    chosen, found = np.empty(n_chosen, dtype=np.int32), []
+def compare_bounded(queries, places, candidates, classes, n_chosen, draw_key, first_block, found):
+    """The best rows of the queries at these places; each block of them looks at its own random subset."""
+    chosen, first = np.empty(n_chosen, dtype=np.int32), np.zeros(1, dtype=np.int64)
     tiles = np.full((classes.n.size, padded(n_chosen)), np.uint8(NO_CLASS), dtype=np.uint8)
-    for start in range(0, queries.tokens.size, BOUNDED_BLOCK):
-        _draw_rows(candidates.tokens.size, draw_key, first_block + start // BOUNDED_BLOCK, chosen)
+    room = _room(BOUNDED_BLOCK, BOUNDED_BLOCK, n_chosen, classes, found)
+    for number, start in enumerate(range(0, places.size, BOUNDED_BLOCK), first_block):
+        _draw_rows(candidates.tokens.size, draw_key, number, chosen)
         _fill_tiles(candidates.tiles, chosen, tiles)
-        some = slice(start, start + BOUNDED_BLOCK)
-        subset = CandidateBlock(chosen, candidates.codes[chosen], candidates.tokens[chosen], tiles)
-        found.append(compare_block(QueryBlock(queries.codes[some], queries.tokens[some]), subset, classes, k, 0))
-    rows, counts = zip(*found, strict=True)
-    return np.concatenate(rows), np.concatenate(counts)
+        codes, tokens = candidates.codes[chosen], candidates.tokens[chosen]
+        subset = CandidateBlock(candidates.order, chosen, codes, tokens, tiles)
+        _compare(queries, places[start : start + BOUNDED_BLOCK], first, subset, classes, room, found)
 
 
-def compare_block(queries, candidates, classes, k, first_tile):
-    """The k best rows of each query and their counts."""
-    n, tile = queries.tokens.size, tile_size(candidates.rows.size)
-    picks, ranks = np.empty((n, classes.n.size), dtype=np.uint32), np.zeros((n, k), dtype=np.uint64)
-    _pick_bitmaps(queries.codes, classes.offsets, picks)
-    bitmaps, masks = _words(int(classes.n.sum()), TILE_WORDS).ravel(), _words(n, tile // 64)
-    hits, floors, guesses = np.empty(n, dtype=np.uint32), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    _compare(queries, candidates, classes.n, first_tile, picks, bitmaps, masks, hits, floors, guesses, ranks)
-    return _unpacked(ranks, queries.tokens)
+def compare_blocks(queries, places, size, first_tiles, candidates, classes, found):
+    """The best rows of the queries at these places, in blocks of one size; each begins with the tile that is given."""
+    room = _room(places.size, size, candidates.rows.size, classes, found)
+    _compare(queries, places, first_tiles, candidates, classes, room, found)
+
+
+def _room(n, block, n_candidates, classes, found):
+    """Room for n queries."""
+    return _Room(
+        bitmaps=_words(int(classes.n.sum()), TILE_WORDS).ravel(),
+        masks=_words(block, tile_size(n_candidates) // 64),
+        hits=np.empty(block, dtype=np.uint32),
+        guesses=np.empty(block, dtype=np.int64),
+        picks=np.empty((n, classes.n.size), dtype=np.uint32),
+        floors=np.empty(n, dtype=np.int64),
+        ranks=np.empty((n, found.rows.shape[1]), dtype=np.uint64),
+    )
 
 
 def _words(n, width):
@@ -101,11 +131,6 @@ def _words(n, width):
     room = np.empty(n * width + LANES, dtype=np.uint64)
     start = -room.ctypes.data // 8 % LANES
     return room[start : start + n * width].reshape(n, width)
-
-
-def _unpacked(ranks, query_tokens):
-    rows = (ranks ^ query_tokens[:, None]) & _ROW_MASK
-    return rows.astype(np.int32), (ranks >> _COUNT_SHIFT).astype(np.uint8)
 
 
 # --- compiled --------------------------------------------------------------------------------------------------------
@@ -141,32 +166,55 @@ def _draw_rows(n_all, draw_key, block, drawn):
 
 
 @njit(nogil=True, cache=True)
-def _pick_bitmaps(query_codes, offsets, picks):
-    """Per query and hash, where in a tile the bitmap of its class is, in words."""
-    for q in range(picks.shape[0]):
-        for h in range(picks.shape[1]):
-            picks[q, h] = offsets[h, query_codes[q, h]]
+def _compare(queries, places, first_tiles, candidates, classes, room, found):
+    """The k best of each query: first from the tile nearest to its block of queries, then from the other tiles.
+
+    These come by turns from the left and the right. The bitmaps of a tile are drawn once for all blocks. What this
+    calls is inlined: each would be compiled twice otherwise.
+    """
+    size, tile = room.hits.size, 64 * room.masks.shape[1]
+    n_tiles, middle = candidates.tiles.shape[1] // tile, first_tiles[first_tiles.size // 2]
+    _begin(queries.codes, places, classes.offsets, room)
+    for others in range(2):
+        for step in range(n_tiles):
+            at = (middle + ((step + 1) // 2 if step % 2 else -(step // 2))) % n_tiles
+            drawn = False
+            for block in range(first_tiles.size):
+                if (first_tiles[block] == at) == others:
+                    continue
+                if not drawn:
+                    _draw_bitmaps(candidates.tiles, at * tile, tile // 64, classes.n, room.bitmaps)
+                drawn = True
+                begin, end = block * size, min((block + 1) * size, places.size)
+                for turn in range(2 - others):  # again for queries that passed over candidates
+                    if not others and turn == 0:
+                        n_hits = _guess_floors(room, begin, end)
+                    else:
+                        n_asked = _everybody(room.hits, end - begin) if others else _bad_guesses(room, begin, end)
+                        n_hits = _filter(room, begin, n_asked)
+                    _rank(queries, places, candidates, room, begin, n_hits, at * tile)
+    _write(queries, places, candidates.order, room.ranks, found)
 
 
-@njit(nogil=True, cache=True)
-def _compare(queries, candidates, n_classes, first_tile, picks, bitmaps, masks, hits, floors, guesses, ranks):
-    """The k best of each query, tile by tile. What it calls is inlined: each would be compiled twice otherwise."""
-    tile = 64 * masks.shape[1]
-    n_tiles = candidates.tiles.shape[1] // tile
-    for turn in range(n_tiles + 1):
-        # First the tile nearest to the queries; again, for queries that passed over candidates there; then by turns
-        # those to its left and right.
-        step = turn - 1 if turn else 0
-        away = (step + 1) // 2 if step % 2 else -(step // 2)
-        first = (first_tile + away) % n_tiles * tile
-        if turn != 1:
-            _draw_bitmaps(candidates.tiles, first, masks.shape[1], n_classes, bitmaps)
-        if turn == 0:
-            n_hits = _guess_floors(bitmaps, picks, ranks.shape[1], masks, floors, guesses, hits)
-        else:
-            n_asked = _bad_guesses(floors, guesses, ranks, hits) if turn == 1 else _everybody(hits)
-            n_hits = _filter(bitmaps, picks, n_asked, floors, masks, hits)
-        _rank(queries, candidates, n_hits, hits, masks, first, ranks, floors)
+@njit(nogil=True, cache=True, inline="always")
+def _begin(query_codes, places, offsets, room):
+    """The bitmaps of each query. Nobody is found yet."""
+    for q in range(places.size):
+        for h in range(room.picks.shape[1]):
+            room.picks[q, h] = offsets[h, query_codes[places[q], h]]
+        room.floors[q] = 0
+        for i in range(room.ranks.shape[1]):
+            room.ranks[q, i] = 0
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _write(queries, places, order, ranks, found):
+    """What was found, under the numbers of the given rows."""
+    for q in range(places.size):
+        place = places[q]
+        for i in range(ranks.shape[1]):
+            found.rows[queries.order[place], i] = order[(ranks[q, i] ^ queries.tokens[place]) & _ROW_MASK]
+            found.counts[queries.order[place], i] = ranks[q, i] >> _COUNT_SHIFT
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -181,19 +229,20 @@ def _draw_bitmaps(tiles, first, n_words, n_classes, bitmaps):
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _guess_floors(bitmaps, picks, k, masks, floors, guesses, hits):
+def _guess_floors(room, begin, end):
     """The count of each query's k-th best candidate of the tile, going by classes, and who reaches it."""
+    picks, masks = room.picks, room.masks
     n_digits = 5 if picks.shape[1] < 32 else 6 if picks.shape[1] < 64 else 8
     n_words = masks.shape[1]
     # These are new here, not handed in: LLVM makes vector code of the loops only where no other array can overlap.
     planes = np.empty((n_digits, n_words), dtype=np.uint64)
     level, above = np.empty(n_words, dtype=np.uint64), np.empty(n_words, dtype=np.uint64)
-    for q in range(hits.size):
-        count(bitmaps, picks, q, planes)
+    for q in range(end - begin):
+        count(room.bitmaps, picks, begin + q, planes)
         # Digit by digit from the highest: `level` has all digits of the k-th best so far, `above` is better.
         for word in range(n_words):
             level[word], above[word] = ~np.uint64(0), np.uint64(0)
-        wanted, floor = k, 0
+        wanted, floor = room.ranks.shape[1], 0
         for digit in range(n_digits - 1, -1, -1):
             n_with = 0
             for word in range(n_words):
@@ -207,62 +256,66 @@ def _guess_floors(bitmaps, picks, k, masks, floors, guesses, hits):
                 for word in range(n_words):
                     above[word] |= level[word] & planes[digit, word]
                     level[word] &= ~planes[digit, word]
-        floors[q], guesses[q], hits[q] = floor, floor, q
+        room.floors[begin + q], room.guesses[q], room.hits[q] = floor, floor, q
         for word in range(n_words):
             masks[q, word] = level[word] | above[word]
-    return hits.size
+    return end - begin
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _bad_guesses(floors, guesses, ranks, hits):
+def _bad_guesses(room, begin, end):
     """List the queries whose k-th best falls short of the guess. They start again."""
     n_hits = 0
-    for q in range(hits.size):
-        if floors[q] < guesses[q]:
-            for i in range(ranks.shape[1]):
-                ranks[q, i] = 0
-            hits[n_hits] = q
+    for q in range(end - begin):
+        if room.floors[begin + q] < room.guesses[q]:
+            for i in range(room.ranks.shape[1]):
+                room.ranks[begin + q, i] = 0
+            room.hits[n_hits] = q
             n_hits += 1
     return n_hits
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _everybody(hits):
-    for q in range(hits.size):
+def _everybody(hits, n):
+    for q in range(n):
         hits[q] = q
-    return hits.size
+    return n
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _filter(bitmaps, picks, n_asked, floors, masks, hits):
+def _filter(room, begin, n_asked):
     """Of the listed queries, keep those that have candidates at or above their floor in this tile."""
-    n_hits = 0
+    n_hits, hits = 0, room.hits
     for i in range(n_asked):
-        q = hits[i]
-        hits[n_hits] = q
-        n_hits += reaching(bitmaps, picks, q, floors[q], masks)
+        own = hits[i]
+        hits[n_hits] = own
+        q = np.uint64(begin + own)
+        n_hits += reaching(room.bitmaps, room.picks, q, room.floors[q], room.masks, own)
     return n_hits
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _rank(queries, candidates, n_hits, hits, masks, first, ranks, floors):
+def _rank(queries, places, candidates, room, begin, n_hits, first):
     """Look at the candidates in the masks one by one and keep the best."""
+    masks, ranks = room.masks, room.ranks
     last = ranks.shape[1] - 1
     for i in range(n_hits):
-        q = hits[i]
+        own = room.hits[i]
+        q = np.uint64(begin + own)  # unsigned: Numba tests signed ones for a count from the end
+        place = np.uint64(places[q])
         for word in range(masks.shape[1]):
-            bits = masks[q, word]
+            bits = masks[own, word]
             while bits != 0:
                 at = first + 64 * word + lowest_bit(bits)
                 bits &= bits - np.uint64(1)
                 if at >= candidates.rows.size:  # padding
                     break
-                equal = n_equal(queries.codes, q, candidates.codes, at)
-                priority = _priority(queries.tokens[q], candidates.tokens[at], np.uint64(candidates.rows[at]))
+                equal = n_equal(queries.codes, place, candidates.codes, at)
+                priority = _priority(queries.tokens[place], candidates.tokens[at], np.uint64(candidates.rows[at]))
                 rank = (equal << _COUNT_SHIFT) | priority
                 if rank > ranks[q, last]:
                     _insert(ranks, q, rank)
-        floors[q] = np.int64(ranks[q, last] >> _COUNT_SHIFT)
+        room.floors[q] = np.int64(ranks[q, last] >> _COUNT_SHIFT)
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -205,13 +205,13 @@ def _emit_sums(builder, bitmaps, picks, q, n_words, start):
 
 
 @_operation
-def reaching(typing, bitmaps, picks, q, floor, masks):
-    """Set query q's mask: whose bits in the bitmaps it picks sum to at least the floor. Is there anybody?"""
+def reaching(typing, bitmaps, picks, q, floor, masks, at):
+    """Set the mask at a place: whose bits in the bitmaps that query q picks sum to the floor or more. Is there one?"""
 
     def generate(context, builder, signature, args):
-        bitmaps, picks, q, floor, masks = _operands(context, builder, signature, args)
+        bitmaps, picks, q, floor, masks, at = _operands(context, builder, signature, args)
         n_words, anybody = masks.width, _variable(builder, _ZEROS)
-        first_word = builder.mul(q, n_words)
+        first_word = builder.mul(at, n_words)
         for n_digits in _emit_cases(builder, picks.width):
             # One more digit for the overflow: adding the floor or more to the start reaches it.
             start = builder.sub(_number(1 << n_digits), floor)
@@ -224,7 +224,7 @@ def reaching(typing, bitmaps, picks, q, floor, masks):
         lanes = [builder.extract_element(builder.load(anybody), ir.IntType(32)(lane)) for lane in range(LANES)]
         return builder.icmp_unsigned("!=", functools.reduce(builder.or_, lanes), _number(0))
 
-    return types.boolean(bitmaps, picks, types.int64, types.int64, masks), generate
+    return types.boolean(bitmaps, picks, types.int64, types.int64, masks, types.int64), generate
 
 
 @_operation

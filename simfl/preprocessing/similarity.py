@@ -20,17 +20,17 @@ the candidate row. Rows are looked at in the order of their tokens. So the resul
 alone, whatever the blocks and threads, and whatever the order in which the rows are given.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simfl.arrays import Codes, Ints
+from simfl.arrays import Codes, Ints, Mask
 from simfl.params import MAX_HASHES, cores
 from simfl.preprocessing import _kernels as kernels
 from simfl.preprocessing._kernels import BOUNDED_BLOCK, CandidateBlock, Classes, QueryBlock
@@ -40,10 +40,10 @@ from simfl.preprocessing.splitmix import RowTokens, row_tokens
 Progress = Callable[[int, int], None]
 Keys = NDArray[np.uint64]
 Found = tuple[Ints, NDArray[np.uint8]]  # for each query the rows found, and how many hash values are equal
-Block = tuple[Any, Callable[[], Found]]  # the places of some queries, and their search
+Work = tuple[int, Callable[[], None]]  # for how many queries, and their search
 
 BLOCK = 1024  # queries that share the bitmaps of a tile; exact search
-_BLOCKS_PER_CALL = 16  # of bounded search: between calls, progress is reported and an interrupt is noticed
+_BLOCKS_PER_CALL = 16  # between calls, progress is reported and an interrupt is noticed
 _MAX_SPAN = 2**16  # of bucket numbers; beyond that they are numbered again
 _SAMPLE = 4096  # rows that the number of classes is chosen by
 _FEW_ROWS = 1000  # of all tables together: nothing is compiled for them, NumPy compares all pairs
@@ -108,29 +108,29 @@ def _by_likeness(codes: Codes) -> tuple[Ints, Keys]:
 
 @dataclass(frozen=True)
 class Queries:
-    """A table's rows, ready to look for similar ones, in the order of their tokens."""
+    """A table's rows, ready to look for similar ones."""
 
-    order: Ints  # the given row at each place
     block: QueryBlock
 
-    def at(self, places: Any) -> QueryBlock:
-        """Some of the rows."""
-        return QueryBlock(self.block.codes[places], self.block.tokens[places])
-
     @cached_property
-    def by_likeness(self) -> tuple[Ints, Keys]:
-        """The places in an order in which similar rows are adjacent, and the keys of that order."""
-        return _by_likeness(self.block.codes)
+    def by_likeness(self) -> tuple[QueryBlock, Keys]:
+        """The same in an order in which similar rows are adjacent, and the keys of that order."""
+        order, keys = _by_likeness(self.block.codes)
+        return QueryBlock(*(array[order] for array in self.block)), keys
 
 
 @dataclass(frozen=True)
 class Candidates:
     """A table's rows, ready to be found. All of them: in the order of `keys`; a subset for each block: of tokens."""
 
-    order: Ints  # the given row at each place in the order of tokens
     block: CandidateBlock
     keys: Keys
     subset: int | None  # how many a block of queries is compared with; None: all
+
+    @property
+    def in_tiles(self) -> bool:
+        """Whether all of them are compared, tile by tile."""
+        return self.subset is None and self.block.tiles is not None
 
 
 class HashIndex:
@@ -173,30 +173,37 @@ class HashIndex:
     def queries(self, table: int, tokens: RowTokens) -> Queries:
         """The rows of a table as queries."""
         order = np.argsort(tokens).astype(np.int32)
-        return Queries(order, QueryBlock(self._codes(table, order, padding=0), tokens[order]))
+        return Queries(QueryBlock(order, self._codes(self.tables[table], order, padding=0), tokens[order]))
+
+    def all_queries(self, tokens: Sequence[RowTokens]) -> Queries:
+        """The rows of all tables as queries, one table after the other."""
+        together = np.concatenate(tokens)
+        order = np.argsort(together).astype(np.int32)
+        codes = self._codes(np.concatenate(self.tables), order, padding=0)
+        return Queries(QueryBlock(order, codes, together[order]))
 
     def candidates(self, table: int, tokens: RowTokens, max_candidates: int | None = None) -> Candidates:
         """The rows of a table as candidates: all of them, or a random subset for each block of queries."""
         order = np.argsort(tokens).astype(np.int32)
-        codes, tokens, n = self._codes(table, order, padding=1), tokens[order], len(order)
+        codes, tokens, n = self._codes(self.tables[table], order, padding=1), tokens[order], len(order)
         rows, keys, width = np.arange(n, dtype=np.int32), np.empty(0, np.uint64), n
         subset = None if max_candidates is None or max_candidates >= n else max_candidates
         if not subset and self.n_rows <= _FEW_ROWS:
-            return Candidates(order, CandidateBlock(rows, codes, tokens, None), keys, subset)
+            return Candidates(CandidateBlock(order, rows, codes, tokens, None), keys, subset)
         if not subset:
             rows, keys = _by_likeness(codes)
             codes, tokens, width = codes[rows], tokens[rows], kernels.padded(n)
         tiles = np.full((len(self.lows), width), kernels.NO_CLASS, dtype=np.uint8)
         kernels.fill_classes(codes, self.class_of, tiles)
-        return Candidates(order, CandidateBlock(rows, codes, tokens, tiles), keys, subset)
+        return Candidates(CandidateBlock(order, rows, codes, tokens, tiles), keys, subset)
 
-    def _codes(self, table: int, order: Ints, padding: int) -> Codes:
+    def _codes(self, table: Codes, order: Ints, padding: int) -> Codes:
         """Bucket numbers from 0 for each hash, as bytes where they fit, padded to whole vectors."""
         # The padding differs between queries and candidates, so that it never counts as equal.
         width = -(-len(self.lows) // COMPARED) * COMPARED
         codes = np.full((len(order), width), padding, dtype=self.dtype)
         own = codes[:, : len(self.lows)]
-        np.subtract(self.tables[table][order], self.lows, out=own, dtype=np.int64, casting="unsafe")
+        np.subtract(table[order], self.lows, out=own, dtype=np.int64, casting="unsafe")
         return codes
 
     def compare(
@@ -205,49 +212,57 @@ class HashIndex:
         candidates: Candidates,
         k: int,
         *,
+        asking: Mask | None = None,
         draw_key: int = 0,
         n_jobs: int | None = None,
         progress: Progress | None = None,
     ) -> Found:
-        """For each query the k most similar candidates, and how many hash values are equal."""
+        """For each query the k most similar candidates, and how many hash values are equal.
+
+        `asking`: of the given queries, which ones are compared, where candidates are `in_tiles`; zeros for the others.
+        """
         _check_numbers(k, n_jobs, candidates)
-        n_jobs, k = n_jobs or cores(), min(k, len(candidates.order))
-        blocks = self._blocks(queries, candidates, k, draw_key, n_jobs)
-        rows = np.empty((len(queries.order), k), dtype=np.int32)
-        counts, done = np.empty(rows.shape, dtype=np.uint8), 0
-        with closing(_run(blocks, n_jobs)) as results:
-            for places, (found, equal) in results:
-                given = queries.order[places]
-                rows[given], counts[given] = candidates.order[found], equal
-                done += len(given)
+        n, n_jobs, k = len(queries.block.order), n_jobs or cores(), min(k, len(candidates.block.order))
+        found = kernels.Found(np.zeros((n, k), dtype=np.int32), np.zeros((n, k), dtype=np.uint8))
+        total = n if asking is None else int(asking.sum())
+        if candidates.in_tiles:
+            work = self._in_tiles(queries, candidates, asking, found, n_jobs)
+        elif candidates.subset:
+            work = self._bounded(queries, candidates, found, draw_key)
+        else:
+            work = iter([(n, partial(kernels.compare_all, queries.block, candidates.block, found))])
+        with closing(_run(work, n_jobs)) as results:
+            for done in accumulate(results):
                 if progress is not None:
-                    progress(done, len(rows))
-        return rows, counts
+                    progress(done, total)
+        return found.rows, found.counts
 
-    def _blocks(self, queries: Queries, candidates: Candidates, k: int, draw_key: int, n_jobs: int) -> Iterator[Block]:
-        if candidates.subset:
-            return self._bounded_blocks(queries, candidates, k, draw_key)
-        if candidates.block.tiles is not None:
-            return self._exact_blocks(queries, candidates, k, n_jobs)
-        return iter([(slice(None), partial(kernels.compare_all, queries.block, candidates.block, k))])
-
-    def _exact_blocks(self, queries: Queries, candidates: Candidates, k: int, n_jobs: int) -> Iterator[Block]:
+    def _in_tiles(
+        self, queries: Queries, candidates: Candidates, asking: Mask | None, found: kernels.Found, n_jobs: int
+    ) -> Iterator[Work]:
         """Blocks of similar queries, each to be compared with all candidates, the most similar first."""
-        order, keys = queries.by_likeness
-        size = max(1, min(BLOCK, -(-len(order) // (4 * n_jobs)))) if n_jobs > 1 else BLOCK
-        for start in range(0, len(order), size):
-            places = order[start : start + size]
-            middle = int(np.searchsorted(candidates.keys, keys[start + len(places) // 2]))
-            tile = middle // kernels.tile_size(len(candidates.order))
-            yield places, partial(kernels.compare_block, queries.at(places), candidates.block, self.classes, k, tile)
+        block, keys = queries.by_likeness
+        places = np.arange(len(keys), dtype=np.int32)
+        if asking is not None:
+            places = places[asking[block.order]]
+        size = max(1, min(BLOCK, -(-len(places) // (4 * n_jobs)))) if n_jobs > 1 else BLOCK
+        begins = np.arange(0, len(places), size)
+        middles = keys[places[(begins + np.minimum(begins + size, len(places))) // 2]]
+        after, n = np.searchsorted(candidates.keys, middles), len(candidates.keys)
+        tiles = np.minimum(after, n - 1) // kernels.tile_size(n)  # the nearest one
+        stretch = max(1, min(_BLOCKS_PER_CALL, len(begins) // (4 * n_jobs) if n_jobs > 1 else len(begins)))
+        for first in range(0, len(begins), stretch):
+            some, nearest = places[first * size : (first + stretch) * size], tiles[first : first + stretch]
+            search = partial(kernels.compare_blocks, block, some, size, nearest, candidates.block, self.classes, found)
+            yield len(some), search
 
-    def _bounded_blocks(self, queries: Queries, candidates: Candidates, k: int, draw_key: int) -> Iterator[Block]:
+    def _bounded(self, queries: Queries, candidates: Candidates, found: kernels.Found, draw_key: int) -> Iterator[Work]:
         """Blocks of neighbouring queries, each to be compared with a random subset of its own."""
-        stretch = _BLOCKS_PER_CALL * BOUNDED_BLOCK
-        for start in range(0, len(queries.order), stretch):
-            places = slice(start, start + stretch)
-            search = partial(kernels.compare_bounded, queries.at(places), candidates.block, self.classes, k)
-            yield places, partial(search, candidates.subset, np.uint64(draw_key), start // BOUNDED_BLOCK)
+        everybody, stretch = np.arange(len(queries.block.order), dtype=np.int32), _BLOCKS_PER_CALL * BOUNDED_BLOCK
+        for start in range(0, len(everybody), stretch):
+            places = everybody[start : start + stretch]
+            search = partial(kernels.compare_bounded, queries.block, places, candidates.block, self.classes)
+            yield len(places), partial(search, candidates.subset, np.uint64(draw_key), start // BOUNDED_BLOCK, found)
 
 
 def _check_codes(tables: Sequence[Codes]) -> None:
@@ -265,7 +280,7 @@ def _check_codes(tables: Sequence[Codes]) -> None:
 
 
 def _check_numbers(k: int, n_jobs: int | None, candidates: Candidates) -> None:
-    n_candidates, subset = len(candidates.order), candidates.subset
+    n_candidates, subset = len(candidates.block.order), candidates.subset
     if n_candidates == 0:
         raise ValueError("There are no candidates; leave out the party without rows.")
     if k < 1:
@@ -308,21 +323,26 @@ def _number(tables: Sequence[Codes]) -> list[Codes]:
 # --- the threads -----------------------------------------------------------------------------------------------------
 
 
-def _run(blocks: Iterator[Block], n_jobs: int) -> Generator[tuple[Any, Found], None, None]:
-    """What the blocks find, as they finish on threads. Closing it waits for the blocks under way only."""
+def _run(works: Iterator[Work], n_jobs: int) -> Generator[int, None, None]:
+    """For how many queries, as they finish on threads. Closing it waits for the searches under way only."""
     if n_jobs == 1:
-        for places, search in blocks:
-            yield places, search()
+        for n, search in works:
+            search()
+            yield n
         return
     pool = ThreadPoolExecutor(n_jobs)
-    waiting: dict[Future[Found], Any] = {}
+    waiting: dict[Future[None], int] = {}
     try:
-        for places, search in blocks:
-            waiting[pool.submit(search)] = places
+        for n, search in works:
+            waiting[pool.submit(search)] = n
             if len(waiting) >= 2 * n_jobs:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), future.result()
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
+                yield from _finished(waiting, wait(waiting, return_when=FIRST_COMPLETED).done)
+        yield from _finished(waiting, as_completed(list(waiting)))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _finished(waiting: dict[Future[None], int], done: Iterable[Future[None]]) -> Iterator[int]:
+    for future in done:
+        future.result()
+        yield waiting.pop(future)

@@ -17,6 +17,7 @@ from simfl.arrays import Codes, Ints
 from simfl.preprocessing.tables import HashValues, bucket_numbers, translate
 
 SECRET_BYTES = 32
+NEAR = 1024  # blocks of a key stream: up to so many are read at once for the words of a few
 Names = np.ndarray[Any, np.dtype[np.uint64]]
 
 
@@ -55,9 +56,9 @@ class KeyStream:
     def __init__(self, key: bytes) -> None:
         self._cipher: Any = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
-    def read(self, n_bytes: int, nonce: bytes) -> bytes:
-        """The first bytes under a nonce."""
-        self._cipher.reset_nonce(bytes(4) + nonce)
+    def read(self, n_bytes: int, nonce: bytes = bytes(12), block: int = 0) -> bytes:
+        """Bytes under a nonce: the first ones, or those from a block of 64 on."""
+        self._cipher.reset_nonce(block.to_bytes(4, "little") + nonce)
         read: bytes = self._cipher.update(bytes(n_bytes))
         return read
 
@@ -91,13 +92,28 @@ def hide_values(secret: bytes, hashes: HashValues, search: int) -> tuple[list[Na
     names, places = [], []
     distinct = hashes.distinct()
     for number, values in enumerate(distinct):
-        key = derive(secret, "values", _search(search), number)
-        digests = [hashlib.blake2b(int(v).to_bytes(8, "little", signed=True), key=key, digest_size=8) for v in values]
-        hidden = np.frombuffer(b"".join(d.digest() for d in digests), dtype="<u8").astype(np.uint64)
+        hidden = value_names(derive(secret, "values", _search(search), number), values)
         order = np.argsort(hidden)
         names.append(hidden[order])
         places.append(np.argsort(order))
     return names, translate(bucket_numbers(hashes, distinct), places)
+
+
+def value_names(key: bytes, values: Ints) -> Names:
+    """The names of hash values: of the key's stream, the word at the value's place. Values lie close together.
+
+    >>> bool(value_names(bytes(32), np.array([-5, 900]))[1] == value_names(bytes(32), np.array([900]))[0])
+    True
+    """
+    places, stream = values.astype(np.int64) + 2**31, KeyStream(key)
+    first, last = int(places.min()) >> 3, int(places.max()) >> 3  # blocks of eight words
+    if last - first < NEAR:
+        words, own = stream.read(64 * (last - first + 1), block=first), places - 8 * first
+    else:
+        blocks, place = np.unique(places >> 3, return_inverse=True)
+        words, own = b"".join(stream.read(64, block=int(block)) for block in blocks), 8 * place + (places & 7)
+    names: Names = np.frombuffer(words, dtype="<u8")[own].astype(np.uint64)
+    return names
 
 
 def number_names(parties: Sequence[tuple[Sequence[Names], Codes]]) -> list[Codes]:

@@ -11,6 +11,7 @@ rows stand, which blind matching shuffles: the same training gives the same bits
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -83,10 +84,15 @@ def to_words(sums: Doubles, tokens: RowTokens, exponents: Pair, form: Form, n_pa
     (array([-6]), array([4]))
     """
     words = np.empty(sums.shape[:2], dtype=np.uint64)
-    scales = np.ldexp(1.0, -np.maximum(exponents, FINEST))
-    most = np.array(most_steps(form, n_parties), dtype=np.float64)
-    _to_words(sums, tokens, scales, most, form.shift, form.at_random, words)
+    _to_words(sums, tokens, *_grid(exponents, form, n_parties), form.shift, form.at_random, words)
     return words.ravel()
+
+
+@lru_cache(maxsize=8)  # asked for with every party's sums of every tree
+def _grid(exponents: Pair, form: Form, n_parties: int) -> tuple[Doubles, Doubles]:
+    """Of gradients and hessians: how many steps of the grid one is, and how many one party's sums can have."""
+    scales: Doubles = np.ldexp(1.0, -np.maximum(exponents, FINEST))
+    return scales, np.array(most_steps(form, n_parties), dtype=np.float64)
 
 
 def to_bytes(words: Words, n_bytes: int) -> bytes:

@@ -32,8 +32,9 @@ def pack(g, h, unit_g, unit_h, order, packed):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def grow(rows, columns, order, packed, rule, sums, nodes, spare, stack):
-    """Depth first. Returns how many nodes there are; `nodes` has column, cut, side of missing values and left child.
+    """Depth first. Returns how many nodes there are.
 
+    `nodes`: column, cut, side of missing values, left child, begin and end of its rows, depth.
     `stack`: node, begin, end, depth, place of its histogram or FEW.
     """
     _clear(sums[-1])
@@ -43,7 +44,7 @@ def grow(rows, columns, order, packed, rule, sums, nodes, spare, stack):
     while n_stack > 0:
         n_stack -= 1
         node, begin, end, depth, own = stack[n_stack]
-        nodes[3, node] = LEAF
+        nodes[3, node], nodes[4, node], nodes[5, node], nodes[6, node] = LEAF, begin, end, depth
         if depth == rule.depth:
             continue
         gain, j, b, missing_left = _best_split(rows, columns, order, packed, begin, end, rule, sums, own, spare)
@@ -57,6 +58,17 @@ def grow(rows, columns, order, packed, rule, sums, nodes, spare, stack):
         _push(stack[n_stack + 1], n_nodes + 1, middle, end, depth + 1, at[1])
         n_stack, n_nodes = n_stack + 2, n_nodes + 2
     return n_nodes
+
+
+@njit(nogil=True, cache=True)
+def by_level(left, order):
+    """The nodes level by level."""
+    order[0], end = 0, 1
+    for i in range(len(left)):
+        child = left[order[i]]
+        if child != LEAF:
+            order[end], order[end + 1] = child, child + 1
+            end += 2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -8,6 +8,9 @@ from numba import njit
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, read_only
 from simfl.preprocessing.splitmix import STEP, RowTokens, below, mix, row_token
+from simfl.training._early import fetch_early
+
+_AHEAD = 64  # rows that are drawn before the first of them is added
 
 
 class Landed(NamedTuple):
@@ -31,7 +34,8 @@ def sum_onto_similar(similar_rows: Ints, g: Floats, h: Floats, n_rows: int, seed
     array([1., 0., 2., 0.])
     """
     landed = Landed(np.zeros((n_rows, g.shape[1], 2)), np.zeros(n_rows, dtype=np.uint64))
-    _sum_onto_similar(similar_rows, np.uint64(seed), g, h, *landed)
+    ahead = np.empty(_AHEAD, dtype=np.uint64), np.empty(_AHEAD, dtype=np.uint64)
+    _sum_onto_similar(similar_rows, np.uint64(seed), g, h, *landed, *ahead)
     return landed
 
 
@@ -90,14 +94,20 @@ def _draw(similar, seed, drawn):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _sum_onto_similar(similar, seed, g, h, sums, tokens):  # type: ignore[no-untyped-def]
-    for i in range(similar.shape[0]):
-        token = row_token(seed, i)
-        row = similar[i, below(token, similar.shape[1])]
-        tokens[row] += mix(token + STEP)
-        for output in range(g.shape[1]):
-            sums[row, output, 0] += g[i, output]
-            sums[row, output, 1] += h[i, output]
+def _sum_onto_similar(similar, seed, g, h, sums, tokens, drawn, rows):  # type: ignore[no-untyped-def]
+    n, width = similar.shape[0], np.uint64(2 * g.shape[1])
+    for start in range(0, n, len(rows)):
+        size = len(rows) if start + len(rows) <= n else n - start
+        for i in range(size):  # where they land is in no order of memory: it is fetched early
+            drawn[i] = row_token(seed, start + i)
+            rows[i] = similar[start + i, below(drawn[i], similar.shape[1])]
+            fetch_early(sums, rows[i] * width)
+            fetch_early(tokens, rows[i])
+        for i in range(size):
+            tokens[rows[i]] += mix(drawn[i] + STEP)
+            for output in range(g.shape[1]):
+                sums[rows[i], output, 0] += g[start + i, output]
+                sums[rows[i], output, 1] += h[start + i, output]
 
 
 @njit(nogil=True, cache=True)

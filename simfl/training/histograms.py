@@ -13,6 +13,7 @@ value of a sparse row, has no entry: its sum is what remains of the node's.
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,14 +24,16 @@ from scipy import sparse
 from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
 from simfl.errors import ParameterError
 from simfl.params import TrainParams, by_function
-from simfl.training._histograms import grow, pack
-from simfl.training.trees import LEAF, Tree, breadth_first, children, deeper
+from simfl.training._histograms import by_level, grow, pack
+from simfl.training.trees import LEAF, Tree, children, deeper
 
 DEEPEST = 64  # a histogram is kept per level
 MOST_BINS = 2**16  # of all columns together: an entry has two bytes
 FEWEST_ROWS = 1000  # with fewer XGBoost takes a millisecond; nobody should wait for a compiler
 OFTEN = 0.3  # of the rows: a bin that more rows have gets no entries
 BITS = 30  # of the sums of |g| and of h over all rows
+TOP = 2  # depth at which the parts of a tree begin that are grown side by side
+MANY_ENTRIES = 200_000  # with fewer, threads wait for each other
 
 
 class Columns(NamedTuple):
@@ -163,29 +166,43 @@ class Rule(NamedTuple):
     few: int  # rows: with fewer, a node is summed up by itself
 
 
+class _Room:
+    """Where a tree, or a part of one, is grown."""
+
+    def __init__(self, n_rows: int, n_bins: int, depth: int) -> None:
+        self.sums = np.zeros((depth + 1, n_bins), np.int64)  # one per depth, and one for nodes of few rows
+        self.nodes = np.empty((7, min(2 ** (depth + 1), 2 * n_rows + 1)), np.int32)
+        self.stack = np.empty((depth + 2, 5), np.int64)
+        gains = np.empty(n_bins, np.float32)
+        self.of_bins = np.empty(n_bins, np.int64), gains, gains.view(np.int32)
+
+
 class HistogramGrower:
-    """Grows one tree after the other, each from given gradients: the structure alone. All leaf values are zero."""
+    """Grows one tree after the other, each from given gradients: the structure alone. All leaf values are zero.
+
+    With several threads the parts of a large tree that begin at depth `TOP` are grown side by side: the same tree.
+    """
 
     def __init__(self, rows: Histogrammed, params: TrainParams) -> None:
-        self.rows, self.params = rows, deeper(params)
-        n_bins, depth = int(rows.columns.first[-1]), self.params.max_depth
-        self._order, self._packed = np.empty(rows.n_rows, np.int32), np.empty(rows.n_rows, np.int64)
-        self._sums = np.zeros((depth + 1, n_bins), np.int64)  # one per depth, and one for nodes of few rows
-        self._few = n_bins * rows.n_rows // max(len(rows.entries.bin), 1)
-        most = min(2 ** (depth + 1), 2 * rows.n_rows + 1)
-        self._nodes = np.empty((4, most), np.int32)
-        self._stack = np.empty((depth + 2, 5), np.int64)
-        gains = np.empty(n_bins, np.float32)
-        aside = np.empty(rows.n_rows, np.int32), np.empty(rows.n_rows, np.int64), np.empty(rows.n_rows, np.uint8)
-        self._spare = *aside, np.empty(n_bins, np.int64), gains, gains.view(np.int32)
+        self.rows, self.params, self.threads = rows, deeper(params), 1
+        n, n_bins, n_entries = rows.n_rows, int(rows.columns.first[-1]), len(rows.entries.bin)
+        self._order, self._packed = np.empty(n, np.int32), np.empty(n, np.int64)
+        self._aside = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.uint8)
+        self._few = n_bins * n // max(n_entries, 1)
+        shallow = TOP < self.params.max_depth < math.log2(n)  # a part of a deep tree would need room for all rows
+        self._in_parts = n_entries >= MANY_ENTRIES and shallow
+        self._rooms = [_Room(n, n_bins, self.params.max_depth) for _ in range(2**TOP if self._in_parts else 1)]
+        self._pool: ThreadPoolExecutor | None = None
 
     def grow(self, g: Floats, h: Floats, seed: int) -> Tree:
         """The next tree."""
         n, rule = self._place(g, h, seed)
-        rows, room = self.rows, (self._sums, self._nodes, self._spare, self._stack)
-        n_nodes = grow(rows.entries, rows.columns, self._order[:n], self._packed, rule, *room)
-        feature, cut, default_left, left = self._nodes[:, :n_nodes]
-        order = breadth_first(left, left + 1)
+        in_parts = self._in_parts and self.threads > 1
+        feature, cut, default_left, left = (
+            self._parts(n, rule) if in_parts else self._part(0, n, rule, self._rooms[0])[:4]
+        )
+        n_nodes, order = len(left), np.empty_like(left)
+        by_level(left, order)
         inner = left[order] != LEAF
         feature = np.where(inner, feature[order], LEAF).astype(np.int32)
         return Tree(
@@ -195,6 +212,29 @@ class HistogramGrower:
             left=children(feature),
             value=np.zeros(n_nodes, np.float32),
         )
+
+    def _part(self, begin: int, end: int, rule: Rule, room: _Room) -> Ints:
+        """The nodes of a tree of these rows."""
+        own, rows = slice(begin, end), self.rows
+        order, packed = self._order[own], self._packed[own]
+        spare = (*(array[own] for array in self._aside), *room.of_bins)
+        n_nodes = grow(rows.entries, rows.columns, order, packed, rule, room.sums, room.nodes, spare, room.stack)
+        return room.nodes[:, :n_nodes]
+
+    def _parts(self, n: int, rule: Rule) -> Ints:
+        """The same in parts: the nodes down to `TOP`, and below each of those there a tree of its own."""
+        top = self._part(0, n, rule._replace(depth=TOP), self._rooms[0]).copy()
+        roots = np.flatnonzero(top[6] == TOP)
+        roots = roots[np.argsort(top[4, roots] - top[5, roots], kind="stable")]  # the largest first
+        below = rule._replace(depth=rule.depth - TOP)
+        begins, ends = top[4:6, roots].tolist()
+        parts = self._threads().map(self._part, begins, ends, [below] * len(roots), self._rooms)
+        return _joined(top[:4], roots, [part[:4] for part in parts])
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="simfl-grow")
+        return self._pool
 
     def _place(self, g: Floats, h: Floats, seed: int) -> tuple[int, Rule]:
         """All rows that count into the root, with gradients as integers."""
@@ -213,6 +253,18 @@ class HistogramGrower:
             params.max_depth,
             self._few,
         )
+
+
+def _joined(top: Ints, roots: AnyArray, parts: list[Ints]) -> Ints:
+    """One tree: each part's root takes its place, its other nodes follow at the end."""
+    joined, end = [top], top.shape[1]
+    for root, part in zip(roots, parts, strict=True):
+        left = part[3]
+        left[left != LEAF] += end - 1
+        top[:, root] = part[:, 0]
+        joined.append(part[:, 1:])
+        end += part.shape[1] - 1
+    return np.concatenate(joined, axis=1)
 
 
 def _unit(values: Floats) -> float:

@@ -16,9 +16,11 @@ from numba import njit
 from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
+from simfl.training._early import fetch_early
 from simfl.training.trees import LEAF, Tree
 
 BLOCK = 64  # rows that go down a tree side by side
+LINE = 64  # bytes that are fetched at once
 MISSING = 255  # as a rank
 SAMPLE = 1000  # rows that decide whether ranks are tried at all
 
@@ -58,7 +60,8 @@ class _Dense:
             _walk_levels(self.cells, *arrays, _leaf_places(tree), out)
             return out
         cut = np.where(tree.feature == LEAF, np.float32(np.nan), tree.threshold)  # at a leaf: nothing reaches it
-        _descend(self.cells, np.float32(np.nan) if self.has_missing else None, cut, *_signposts(tree), _rows(), out)
+        missing = np.float32(np.nan) if self.has_missing else None
+        _descend(self.cells, LINE // 4, missing, cut, *_signposts(tree), _rows(), out)
         return out
 
 
@@ -112,7 +115,7 @@ class _Ranked:
         out = np.empty(len(self.ranks), dtype=np.int32)
         cut = np.empty(len(tree.feature), dtype=np.uint8)
         _rank_thresholds(self.values, self.first, tree.feature, tree.threshold, cut)
-        _descend(self.ranks, np.uint8(MISSING), cut, *_signposts(tree), _rows(), out)
+        _descend(self.ranks, LINE, np.uint8(MISSING), cut, *_signposts(tree), _rows(), out)
         return out
 
 
@@ -162,13 +165,21 @@ def _put_up(feature, default_left, left, posts, to_left):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True)
-def _descend(X, missing, cut, posts, to_left, depth, at, out):  # type: ignore[no-untyped-def]
-    """Rows of numbers or of ranks: values from the node's cut on go right. `missing`: None if there are none."""
+def _descend(X, line, missing, cut, posts, to_left, depth, at, out):  # type: ignore[no-untyped-def]
+    """Rows of numbers or of ranks: values from the node's cut on go right.
+
+    `missing`: None if there are none. `line`: how many cells are fetched at once.
+    """
     # A block of rows goes down level by level without branches, so that the processor works on many rows at once.
     cells, width = X.ravel(), np.uint64(X.shape[1])
     feature_of, next_of, place = posts[0], posts[1], posts[2]
     for start in range(0, len(out), BLOCK):
         size = BLOCK if start + BLOCK <= len(out) else len(out) - start
+        last = start + 2 * BLOCK if start + 2 * BLOCK <= len(out) else len(out)
+        later, end = np.uint64(start + size) * width, np.uint64(last) * width
+        while later < end:  # the next block's rows
+            fetch_early(cells, later)
+            later += np.uint64(line)
         for i in range(size):
             at[i] = 0
         for _ in range(depth):

@@ -132,6 +132,13 @@ def test_buckets_that_share_a_bitmap_are_not_taken_for_equal():
     check_against_oracle(queries, candidates, k=20)
 
 
+@pytest.mark.parametrize("n_candidates", [512, TILE, 2 * TILE])
+def test_queries_beyond_all_candidates_find_the_oracles_rows(n_candidates):
+    queries, candidates = codes(0, 60, 9, 6), codes(1, n_candidates, 9, 6)
+    queries[:, 0] += 6  # in the order of likeness they come after the last tile, which is full
+    check_against_oracle(queries, candidates, k=5)
+
+
 def test_identical_rows_find_each_other():
     rows = np.unique(codes(0, 5000, 20, 12), axis=0)
     order = np.random.default_rng(1).permutation(len(rows))
@@ -177,6 +184,23 @@ def test_threads_and_blocks_change_nothing(monkeypatch):
         monkeypatch.setattr(similarity, "BLOCK", block)
         for got, want in zip(most_similar(queries, candidates, 7, n_jobs=n_jobs), expected, strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("k", [3, 12])
+def test_all_tables_at_once_find_what_each_pair_finds(monkeypatch, k):
+    monkeypatch.setattr(similarity, "_FEW_ROWS", 0)
+    sizes = (300, 2500, 700)
+    tables, tokens = [codes(n, n, 20, 6) for n in sizes], [row_tokens(n, n) for n in sizes]
+    index = HashIndex(tables)
+    everybody = index.all_queries(tokens)
+    for j, own in enumerate(tokens):
+        candidates = index.candidates(j, own)
+        found = index.compare(everybody, candidates, k, asking=np.repeat(np.arange(3) != j, sizes), n_jobs=1)
+        parts = [np.split(array, np.cumsum(sizes)) for array in found]
+        for i in range(3):
+            expected = index.compare(index.queries(i, tokens[i]), candidates, k) if i != j else (0, 0)
+            for part, want in zip(parts, expected, strict=True):
+                np.testing.assert_array_equal(part[i], want)
 
 
 def test_another_order_of_the_candidates_changes_only_the_numbers():

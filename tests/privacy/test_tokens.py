@@ -34,6 +34,18 @@ def test_names_differ_between_functions_rounds_and_secrets():
     assert len({int(x) for v in variants for x in v.ravel()}) == 6
 
 
+def test_a_value_has_one_name_whatever_else_occurs():
+    values = np.array([-(2**31), -9, -1, 0, 7, 8, 64, 2**31 - 1], dtype=np.int32)
+    together = tokens.value_names(SECRET, values)
+    assert len(set(together.tolist())) == len(values)
+    for value, name in zip(values, together, strict=True):
+        assert tokens.value_names(SECRET, np.array([value])).tolist() == [name]
+
+
+def test_names_are_evenly_spread():
+    assert stats.kstest(tokens.value_names(SECRET, np.arange(-5000, 5000)) / 2.0**64, "uniform").pvalue > 1e-4
+
+
 def test_two_parties_with_the_secret_agree_on_names():
     one, other = hashes(0), hashes(1)
     merged = tokens.number_names([tokens.hide_values(SECRET, HashValues.of(h), None) for h in (one, other)])

@@ -109,6 +109,27 @@ def test_the_order_of_the_rows_does_not_matter():
     assert first.threshold.tolist() == second.threshold.tolist()
 
 
+@settings(max_examples=30)
+@given(
+    st.integers(0, 10_000), st.integers(1, 8), st.sampled_from([0.0, 0.3]), st.booleans(), st.sampled_from([0.0, 9.0])
+)
+def test_parts_grown_side_by_side_are_the_same_tree(seed, depth, share_missing, is_sparse, gamma):
+    X, g, h = table(seed, share_missing=share_missing)
+    rows = sparse.csr_matrix(np.nan_to_num(X)) if is_sparse else X
+    wanted = train_params(max_bin=16, max_depth=depth, extra_depth=0, gamma=gamma)
+    own = histogrammed(rows, xgb.QuantileDMatrix(rows, max_bin=16, nthread=1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(histograms, "MANY_ENTRIES", 0)
+        grower = HistogramGrower(own, wanted)
+    alone = grower.grow(g, h, seed=1)
+    grower.threads = 3
+    for _ in range(2):  # in the same room again
+        together = grower.grow(g, h, seed=1)
+        for name in ("feature", "threshold", "default_left", "left"):
+            np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
+    assert (grower._pool is not None) == (depth > histograms.TOP)
+
+
 def test_rows_without_gradients_have_no_part():
     X, g, h = table(6)
     g[200:], h[200:] = 0, 0
