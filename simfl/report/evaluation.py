@@ -244,7 +244,9 @@ class Staged:
 
     def own_curve(self, method: str, party: str, own: tuple[Any, AnyArray]) -> list[Curve]:
         """The curve of a shared model on one party's held-out rows, adjusted to the rows that it has trained on."""
-        return self.curves(method, None, [party], shift=self.model.shift(_margins(self.model, own[0]), own[1]))
+        mine = self.held_out.of(party)
+        there = Staged(self.model, self.held_out.part([party]), self.trees, [margins[mine] for margins in self.margins])
+        return there.curves(method, None, [party], shift=self.model.shift(_margins(self.model, own[0]), own[1]))
 
 
 def roc(models: Models, held_out: HeldOut) -> list[Points]:

@@ -234,7 +234,14 @@ def test_changed_parameters_are_noticed_also_when_a_party_is_absent(present, tmp
 @pytest.mark.parametrize(
     ("kind", "beginning", "opened"), [(Entry, Began, open_journal), (JointEntry, BeganTogether, open_joint_journal)]
 )
-@pytest.mark.parametrize(("before", "named"), [(6, "version 6"), (None, "an earlier version"), (8, "version 8")])
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (msg.VERSION - 1, f"version {msg.VERSION - 1}"),
+        (None, "an earlier version"),
+        (msg.VERSION + 1, f"version {msg.VERSION + 1}"),
+    ],
+)
 def test_a_training_that_another_protocol_began_is_not_resumed(kind, beginning, opened, before, named, tmp_path):
     known = {"params": train_params(), "classes": [0, 1], "seed": 0, "base_score": [0.5]}
     began = beginning(**{name: value for name, value in known.items() if name in beginning.__struct_fields__})
