@@ -26,6 +26,7 @@ MOST_KNOWN = 36  # released cuts of one column that are counted again: with the 
 MOST_DRAWS = MOST_CELLS - 2 - RUNNERS_UP - MOST_KNOWN
 NONE = -1
 ROOM = 8192  # nodes that need no new arrays
+ROOM_BYTES = 2**24  # of boundaries: with many cuts there is room for fewer nodes at first
 COLUMN_BITS, NODE_BITS = 10, 40  # where column and node begin in the key of a cut
 
 
@@ -52,7 +53,8 @@ class Nodes:
 
     def __init__(self, n_trees: int, n_cuts: int) -> None:
         self.n = 0
-        size = max(4 * n_trees, ROOM)
+        n_bytes = -(-n_cuts // 8)
+        size = max(4 * n_trees, min(ROOM, ROOM_BYTES // max(n_bytes, 1)))
         self.tree = np.zeros(size, np.int32)
         self.number = np.zeros(size, np.int32)  # inside its tree, breadth first
         self.parent = np.full(size, NONE, np.int32)
@@ -62,10 +64,10 @@ class Nodes:
         self.left_child = np.full(size, NONE, np.int32)
         self.missing_left = np.zeros(size, np.bool_)
         self.levels_left = np.zeros((size, N_BINS // 8), np.uint8)  # of a category: one bit per level
-        self.released = np.zeros((size, -(-n_cuts // 8)), np.uint8)  # boundaries whose sums this node has told
+        self.released = np.zeros((size, n_bytes), np.uint8)  # boundaries whose sums this node has told
         self.seen = np.zeros(self.released.shape, np.uint8)  # those of its ancestors, too
         self.in_tree = np.zeros(n_trees, np.int32)  # how many nodes each tree has
-        self.used = np.zeros((n_trees, -(-n_cuts // 8)), np.uint8)  # boundaries that any node of a tree has released
+        self.used = np.zeros((n_trees, n_bytes), np.uint8)  # boundaries that any node of a tree has released
 
     def add(self, tree: AnyArray, parent: AnyArray, is_right: AnyArray) -> AnyArray:
         """New nodes, numbered on in their trees; returns their places."""

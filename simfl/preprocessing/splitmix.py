@@ -2,7 +2,7 @@
 
 Every party that knows the key draws the same numbers, in any order and on any number of threads. The functions
 take single numbers inside kernels and whole arrays outside. Numba keeps compiled kernels by the file they are in:
-after a change here, delete the `__pycache__` folders of `preprocessing` and `training`.
+after a change here, delete the `__pycache__` folders of `preprocessing`, `training` and `joint`.
 """
 
 import numpy as np

@@ -284,3 +284,23 @@ def test_columns_that_are_not_allowed_are_not_asked_about():
         assert set(level.feature.tolist()) <= {1, 4}
     nobody = dataclasses.replace(asked, allowed=np.zeros((1, 6), bool))
     assert draw(nobody, nodes, columns, weights, 0).n_cells == 0
+
+
+@pytest.mark.parametrize("n_cuts", [0, 7112, 1_600_000])
+def test_nodes_find_room_however_many_cuts_there_are(n_cuts):
+    nodes = Nodes(2, n_cuts)
+    assert nodes.released.nbytes <= 2**24 + 8 * n_cuts  # or eight nodes
+    places = nodes.add(np.array([0, 1]), np.full(2, NONE), np.zeros(2, bool))
+    for _ in range(5):
+        places = nodes.split(places)
+    assert nodes.in_tree.tolist() == [63, 63]
+    assert nodes.number[nodes.of_tree(1)].tolist() == list(range(63))
+
+
+def test_no_new_nodes_change_nothing():
+    nodes = Nodes(1, 16)
+    root = nodes.add(np.array([0]), np.array([NONE]), np.array([False]))
+    nodes.split(root)
+    nothing = np.zeros(0, np.int64)
+    assert not len(nodes.split(nothing))
+    assert (nodes.n, nodes.in_tree.tolist(), nodes.number[:3].tolist()) == (3, [3], [0, 1, 2])
