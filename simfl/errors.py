@@ -122,10 +122,10 @@ class EngineError(SimFLError):
     """NVIDIA FLARE is missing, cannot be reached or refuses what it was asked."""
 
 
-def tell_warnings(tell: Callable[[str], None]) -> None:
-    """Have every text of a SimFL warning told once, as a sentence. Others are shown as before, with file and line.
+def tell_warnings(tell: Callable[[str, type[Warning]], None]) -> None:
+    """Have every text of a SimFL warning told once, as a sentence and with its kind.
 
-    What warnings are shown, ignored, or raised as errors stays as it is. `warnings.catch_warnings` ends it.
+    Others are shown as before, with file and line. What warnings are shown, ignored, or raised as errors stays as it is. `warnings.catch_warnings` ends it.
     """
     original, told = warnings.showwarning, set()
 
@@ -134,7 +134,7 @@ def tell_warnings(tell: Callable[[str], None]) -> None:
             original(message, category, *place, **more)
         elif str(message) not in told:
             told.add(str(message))
-            tell(str(message))
+            tell(str(message), category)
 
     warnings.showwarning = show
 

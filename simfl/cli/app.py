@@ -3,7 +3,6 @@
 import logging
 import sys
 import warnings
-from functools import partial
 from importlib.metadata import version as installed
 from typing import Annotated
 
@@ -54,7 +53,7 @@ def main() -> None:
     """Run the command line; an error is a sentence, not a traceback, and so is a warning."""
     try:
         with warnings.catch_warnings():
-            tell_warnings(partial(_say, "[bold yellow]Warning:[/]"))
+            tell_warnings(lambda text, kind: _say("[bold yellow]Warning:[/]", text))
             app()
     except TrainingStopped:  # the log has said why
         sys.exit(130)

@@ -21,7 +21,7 @@ from typing import IO, Literal
 import msgspec
 
 from simfl.callbacks import logger
-from simfl.errors import tell_warnings
+from simfl.errors import PrivacyWarning, tell_warnings
 
 LOG, FLARE_LOG = "log.txt", "flare.txt"
 LARGEST, KEPT = 5 * 2**20, 5  # bytes of a log, and how many older ones are kept
@@ -69,11 +69,19 @@ class _Marked(logging.Handler):
             self.handleError(record)
 
 
+def _warned(text: str, kind: type[Warning]) -> None:
+    """Every party has approved what its study reveals: that is worth a line, and no alarm."""
+    if issubclass(kind, PrivacyWarning):
+        tell("privacy", text)
+    else:
+        logger.warning("%s", text)
+
+
 def mark_events() -> None:
     """Have this process write the events of the logger "simfl" to its output, for `Reader`."""
     if not any(isinstance(handler, _Marked) for handler in logger.handlers):
         logger.addHandler(_Marked())
-        tell_warnings(logger.warning)
+        tell_warnings(_warned)
     logger.setLevel(logging.INFO)
     logger.propagate = False  # else FLARE would write each a second time
 

@@ -111,14 +111,19 @@ def test_what_is_told_on_several_lines_is_one_line(told):
 
 
 def test_a_warning_in_a_process_of_flares_is_an_event_and_told_once(tmp_path):
-    program = "import warnings; from simfl.deploy.logs import mark_events; from simfl.errors import PrivacyWarning\n"
+    program = "import warnings; from simfl.deploy.logs import mark_events\n"
+    program += "from simfl.errors import FewRowsWarning, PrivacyWarning\n"
     program += "mark_events(); mark_events()\nfor _ in 'ab':\n    warnings.warn('100% seen', PrivacyWarning)\n"
-    program += "warnings.warn('100% seen', PrivacyWarning); warnings.warn('old', FutureWarning)"
+    program += "warnings.warn('100% seen', PrivacyWarning); warnings.warn('old', FutureWarning)\n"
+    program += "warnings.warn('few rows', FewRowsWarning)"
     done = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     found = []
     Reader(done.stdout, tmp_path, found.append).join()
     done.wait()
-    assert [(event.level, event.event, event.text) for event in found] == [("warning", "warning", "100% seen")]
+    assert [(event.level, event.event, event.text) for event in found] == [
+        ("info", "privacy", "100% seen"),  # approved with the study: no alarm
+        ("warning", "warning", "few rows"),
+    ]
     assert "FutureWarning: old" in (tmp_path / FLARE_LOG).read_text()
 
 
