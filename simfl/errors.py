@@ -125,7 +125,8 @@ class EngineError(SimFLError):
 def tell_warnings(tell: Callable[[str, type[Warning]], None]) -> None:
     """Have every text of a SimFL warning told once, as a sentence and with its kind.
 
-    Others are shown as before, with file and line. What warnings are shown, ignored, or raised as errors stays as it is. `warnings.catch_warnings` ends it.
+    Others are shown as before, with file and line. What warnings are shown, ignored, or raised as errors stays as it
+    is. `warnings.catch_warnings` ends it.
     """
     original, told = warnings.showwarning, set()
 
