@@ -147,10 +147,7 @@ def simulate(
     Example: simfl simulate patients.csv --label outcome --by hospital --json results.json
     """
     one = len(files) == 1
-    if by is not None and (theta is not None or parties is not None):
-        raise ParameterError("--by goes without --parties and --theta: the column says whose each row is.")
-    if not one and (by, theta, parties) != (None, None, None):
-        raise ParameterError("Several files go without --by, --parties and --theta: each file is one party.")
+    _check_ways(one, by, theta, parties)
     home = files[0].stem if one else files[0].resolve().parent.name
     outputs = _Outputs(json, save, (run or Path("runs") / home) if report else None)
     for file in files:
@@ -164,12 +161,11 @@ def simulate(
     target = Target.of(label, event)
     with offering_to_drop():
         data = read(files[0], target, by, drop or ()) if one else read_several(files, target, drop or ())
-    for note in data.notes:
-        console.print(f"Note: {note}.")
+    notes = list(data.notes)
     if save is not None and data.schema is not None and data.schema.has_categories:
-        console.print(
-            "Note: ONNX cannot hold splits of categories. If you need ONNX, turn them into 0/1 columns first."
-        )
+        notes.append("ONNX cannot hold splits of categories. If you need ONNX, turn them into 0/1 columns first")
+    for note in notes:
+        console.print(f"Note: {note}.")
     params: dict[str, Any] = {"n_trees": trees, "max_depth": max_depth, "learning_rate": learning_rate}
     params |= {"recipe": recipe, "random_state": seed, "party_column": party_column}
     params["objective"] = objective_for(data.y) if objective == "auto" else objective
@@ -182,6 +178,14 @@ def simulate(
     if objective == "auto":
         console.print(f"  {why_objective(data.y)}", style="dim", highlight=False)
     _compare(f"{name} in {len(parts)} parties", Experiment(data, parts, params, splits), outputs, data.notes)
+
+
+def _check_ways(one: bool, by: str | None, theta: float | None, parties: int | None) -> None:
+    """Refuse two ways to say whose a row is."""
+    if by is not None and (theta is not None or parties is not None):
+        raise ParameterError("--by goes without --parties and --theta: the column says whose each row is.")
+    if not one and (by, theta, parties) != (None, None, None):
+        raise ParameterError("Several files go without --by, --parties and --theta: each file is one party.")
 
 
 def _declared(data: Dataset, recipe: str, epsilon: float, columns: Path | None) -> tuple[Dataset, dict[str, Any]]:

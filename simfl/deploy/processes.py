@@ -277,7 +277,7 @@ class LocalProcesses:
         seed = self.study.parameters.get("random_state")
         if seed is None:
             return
-        from simfl.party.session import write_keys
+        from simfl.party.kept_keys import write_keys
         from simfl.privacy.tokens import private_of, secret_of
 
         for party in self.study.parties:

@@ -18,7 +18,7 @@ from simfl import messages as msg
 from simfl.arrays import AnyArray
 from simfl.data.schema import Schema
 from simfl.data.table import as_targets, plain_classes, refuse_bounds
-from simfl.errors import DataError, FileError, ProtocolError, SimFLError
+from simfl.errors import DataError, ProtocolError, SimFLError
 from simfl.joint.machine import Machine
 from simfl.joint.private import PrivateMachine
 from simfl.joint.shared import Shared
@@ -28,6 +28,7 @@ from simfl.params import cores, is_private
 from simfl.party import joint_terms, private_rows, similar
 from simfl.party.joint import GrowingTogether, Membership
 from simfl.party.joint_rows import machine_of, model_of, private_machine_of
+from simfl.party.kept_keys import keep_noise_key, read_keys, write_keys
 from simfl.party.party import Party, Split
 from simfl.party.sealing import Sealing, TogetherNoise
 from simfl.party.signing import Signing
@@ -41,11 +42,8 @@ from simfl.privacy.keys import Identity, Keys, sign_key, verify_key
 from simfl.privacy.ledger import event_of
 from simfl.privacy.masks import Masks, told
 from simfl.privacy.tokens import SECRET_BYTES, derive
-from simfl.storage import require_private_file, write_atomically
+from simfl.storage import require_private_file
 from simfl.training.losses import loss_named
-
-_KEYS: Final = "together.key"
-_NOISE: Final = "noise.key"  # behind the noise of a run with epsilon
 
 
 class Phase(Enum):
@@ -454,16 +452,8 @@ class Session:
 
     def _kept_noise_key(self) -> bytes:
         """Drawn once in a run: a resumed one has the same noise."""
-        path = self.folder and self.folder / _NOISE
-        if path and path.exists():
-            require_private_file(path)
-            self.noise_key = path.read_bytes()
-            if len(self.noise_key) != SECRET_BYTES:  # without a key, noise would follow from the sums alone
-                raise FileError(
-                    f"{path} is damaged: the noise of this run cannot be drawn again. Start a new training."
-                )
-        elif path:
-            write_atomically(path, self.noise_key, private=True)
+        if self.folder is not None:
+            self.noise_key = keep_noise_key(self.folder, self.noise_key)
         return self.noise_key
 
     @property
@@ -495,15 +485,9 @@ class Session:
             write_keys(self.folder, self.secret, self.private)
 
     def _recall_keys(self) -> None:
-        path = self.folder and self.folder / _KEYS
-        if path and path.exists():
-            require_private_file(path)
-            kept = path.read_bytes()
-            if len(kept) != 2 * SECRET_BYTES:  # without a key, noise would follow from the counts alone
-                raise FileError(
-                    f"{path} is damaged: the noise of this run cannot be drawn again. Start a new training."
-                )
-            self.secret, self.private = self.secret or kept[:SECRET_BYTES], kept[SECRET_BYTES:]
+        kept = read_keys(self.folder) if self.folder is not None else None
+        if kept is not None:
+            self.secret, self.private = self.secret or kept[0], kept[1]
 
     _answers: ClassVar[dict[type, Callable[..., Any]]] = {
         msg.Describe: _describe,
@@ -529,8 +513,3 @@ class Session:
         msg.Read: _read,
         msg.SendModel: _send_model,
     }
-
-
-def write_keys(folder: Path, secret: bytes, private: bytes) -> None:
-    """Keep the parties' secret, and the party's own, in its folder of a run."""
-    write_atomically(folder / _KEYS, secret + private, private=True)

@@ -34,7 +34,7 @@ from simfl.wire import decode, encode
 try:
     from nvflare.collab import CollabCallError, collab
     from nvflare.fuel.f3.streaming.byte_receiver import RxTask
-except ModuleNotFoundError as error:  # pragma: no cover - the tests have it
+except ModuleNotFoundError as error:
     raise EngineError(f'NVIDIA FLARE is not installed ({error.name}). Run: pip install "simfl[flare]"') from None
 
 logger = logging.getLogger("simfl")

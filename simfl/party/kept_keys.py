@@ -1,0 +1,43 @@
+"""Keys that a party keeps in its folder of a run, for its owner alone: a resumed training has the same noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from simfl.errors import FileError
+from simfl.privacy.tokens import SECRET_BYTES
+from simfl.storage import require_private_file, write_atomically
+
+_TOGETHER: Final = "together.key"  # the parties' secret, to read what was kept, and the party's own
+_NOISE: Final = "noise.key"  # behind the noise of a run with epsilon
+
+
+def write_keys(folder: Path, secret: bytes, private: bytes) -> None:
+    """Keep the parties' secret, and the party's own."""
+    write_atomically(folder / _TOGETHER, secret + private, private=True)
+
+
+def read_keys(folder: Path) -> tuple[bytes, bytes] | None:
+    """The parties' secret and the party's own, if they were kept."""
+    kept = _read(folder / _TOGETHER, 2 * SECRET_BYTES)
+    return None if kept is None else (kept[:SECRET_BYTES], kept[SECRET_BYTES:])
+
+
+def keep_noise_key(folder: Path, drawn: bytes) -> bytes:
+    """The key of a run's noise: the one that is kept there, else this one, which is kept from now on."""
+    kept = _read(folder / _NOISE, SECRET_BYTES)
+    if kept is None:
+        write_atomically(folder / _NOISE, drawn, private=True)
+    return kept or drawn
+
+
+def _read(path: Path, size: int) -> bytes | None:
+    """A key of this size, if there is one. Without it noise would follow from the sums alone."""
+    if not path.exists():
+        return None
+    require_private_file(path)
+    kept = path.read_bytes()
+    if len(kept) != size:
+        raise FileError(f"{path} is damaged: the noise of this run cannot be drawn again. Start a new training.")
+    return kept
