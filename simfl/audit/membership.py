@@ -16,6 +16,7 @@ from scipy import special, stats
 
 from simfl.arrays import AnyArray, Doubles, Mask
 from simfl.report.bootstrap import RESAMPLINGS
+from simfl.report.ranks import area
 
 FALSE_ALARMS = 0.01  # at which the share of members that are found is counted
 FEWEST = 2  # shadows of each kind: fewer have no mean to speak of
@@ -74,8 +75,8 @@ def auc(members: Doubles, strangers: Doubles) -> float:
     >>> auc(np.array([2.0, 1.0]), np.array([1.0, 0.0])), auc(np.ones(3), np.ones(4))
     (0.875, 0.5)
     """
-    ranks = stats.rankdata(np.concatenate([members, strangers]))[: len(members)]
-    return float((ranks.sum() - len(members) * (len(members) + 1) / 2) / (len(members) * len(strangers)))
+    scores = np.concatenate([members, strangers])
+    return area(np.arange(len(scores)) < len(members), scores)
 
 
 def found_share(members: Doubles, strangers: Doubles, false_alarms: float = FALSE_ALARMS) -> float:

@@ -28,7 +28,7 @@ from simfl.deploy.course import DONE, Course, Stage, facts_of
 from simfl.deploy.folders import open_run_folder
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
-from simfl.deploy.opening import check_unchanged, handshake, read_json
+from simfl.deploy.opening import check_unchanged, handshake, read_prepared
 from simfl.deploy.orders import SEALED, Order, results_of
 from simfl.deploy.party_file import PartyFile, read_party_file
 from simfl.deploy.study import Study, approved_study, digest_of, ledger_of, parse_study
@@ -181,7 +181,10 @@ class HubEndpoint(HubEnd, Callback):
         except SimFLError as error:
             if not finished:
                 raise
-            self.status.error = str(error)  # the submitter gets the results all the same
+            self.status.error = (  # the submitter gets the results all the same
+                "The training was finished before, and its results stand. A party that lacks them cannot get them "
+                f"now: {error}"
+            )
         results = {name: path.read_bytes() for name, path in files.items()}
         self._enter("handing out the model")
         self._hand_out(transport, results)
@@ -218,8 +221,7 @@ class HubEndpoint(HubEnd, Callback):
         params = msgspec.structs.replace(self.study.params()[0], random_state=self.order.seed)
         self._enter("comparing tables" if params.recipe == "joint" else "finding similar rows")
         file = folder / PREPARED
-        if file.exists():
-            prepared: hub.Prepared = read_json(file, hub.Prepared)
+        if prepared := read_prepared(file):
             check_unchanged(prepared, params, hub.describe(transport, params, prepared.seed, prepared.schema))
             if not prepared.has_similar_rows or hub.recall(transport, transport.parties, 0):
                 self.restarted = True
@@ -274,7 +276,7 @@ class HubEndpoint(HubEnd, Callback):
                     transport.ask_all({party: question})
                 except SimFLError as error:
                     self.status.without_model.append(party)
-                    self.status.error = f"{party}: {error}"
+                    self.status.error = self.status.error or f"{party}: {error}"
 
 
 # --- a party's end ---------------------------------------------------------------------------------------------------

@@ -27,6 +27,18 @@ def read_json(path: Path, kind: Any) -> Any:
         raise FileError(f"{path} cannot be read ({error}). Start a new training, without --resume.") from None
 
 
+class _Found(msgspec.Struct):
+    protocol: int | None = None
+
+
+def read_prepared(path: Path) -> hub.Prepared | None:
+    """What an earlier job found in stage 1. Nothing if another version did: stage 1 begins anew."""
+    if not path.exists() or read_json(path, _Found).protocol != msg.VERSION:
+        return None
+    found: hub.Prepared = read_json(path, hub.Prepared)
+    return found
+
+
 def check_unchanged(prepared: hub.Prepared, params: PrepareParams, described: Mapping[str, msg.Description]) -> None:
     """Refuse to resume a training whose tables or parameters have changed since it began."""
     changes = [(f"the rows of {party}", prepared.rows.get(party), d.n_rows) for party, d in described.items()]

@@ -39,6 +39,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     neighbours: blind.Neighbours | None = None
     agreed: list[msg.Result] = []  # on cut points, as the parties sealed it: trees grown together
+    protocol: int | None = None  # the version that found it: None of before it was written down
 
     @property
     def rows(self) -> dict[str, int]:
@@ -74,6 +75,7 @@ def prepare(transport: Transport, params: PrepareParams, progress: Progress | No
         schema=Schema(tuple(first.columns)) if first.columns else None,
         seed=seed,
         params=params,
+        protocol=msg.VERSION,
     )
     if len(described) > 1 and params.n_neighbors:
         masks = agree_on_masks(transport, params)

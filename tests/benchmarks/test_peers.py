@@ -155,7 +155,7 @@ def test_our_own_rows_have_every_column(table, monkeypatch, method):
 def results(**losses):
     """One place; a text instead of a loss is a failure."""
     names = {"default": DEFAULT, "cyclic": CYCLIC, "bagging": BAGGING, "divided": DIVIDED, "paper": PAPER}
-    names |= {"plugin": PLUGIN_NAME, "all_in": measure.ALL_IN}
+    names |= {"plugin": PLUGIN_NAME, "all_in": measure.ALL_IN, "joint": measure.JOINT}
     facts = {"critical_seconds": 1.0, "messages": 10, "bytes": 1000}
     return page.Results(
         [
@@ -175,20 +175,31 @@ def named(monkeypatch):
 
 def test_the_verdict_counts_a_place_only_if_every_rival_is_beaten(named):
     rivals = {"cyclic": 0.3, "bagging": 0.4, "divided": 0.5, "paper": 0.35, "plugin": 0.2, "all_in": 0.2}
-    head, place = page.verdicts(results(default=0.25, **rivals))
+    head, joint = page.verdicts(results(default=0.25, **rivals))
     assert "at 1 of 1" in head
-    assert "+0.0500 from ALL-IN, +0.0500 from the plugin" in place
-    head, place = page.verdicts(results(default=0.32, **rivals))
+    assert "at 0 of 1" in joint  # it has no figure here
+    head, place, _ = page.verdicts(results(default=0.32, **rivals))
     assert "at 0 of 1" in head
-    assert f"NOT below {CYCLIC} (0.3000)" in place
+    assert place == f"a9a, 2 parties: not below {CYCLIC} (0.3000)"
 
 
 def test_a_rival_without_a_figure_is_named_and_the_place_does_not_count(named):
     rivals = {"cyclic": "crashed", "bagging": 0.4, "divided": 0.5, "paper": 0.35, "plugin": "no wheel", "all_in": 0.2}
-    head, place = page.verdicts(results(default=0.25, **rivals))
+    head, place, _ = page.verdicts(results(default=0.25, **rivals))
     assert "at 0 of 1" in head
-    assert f"no figure for {CYCLIC}" in place
-    assert "the plugin has no figure" in place
+    assert place == f"a9a, 2 parties: not below {CYCLIC} (no figure)"
+
+
+@pytest.mark.parametrize(
+    ("joint", "all_in", "said"),
+    [
+        (0.19, 0.2, "at 1 of 1 places, at or below pooling's at 1 of 1"),
+        (0.19, 0.18, "at 1 of 1 places, at or below pooling's at 0 of 1"),
+        (0.25, 0.3, "at 0 of 1 places, at or below pooling's at 1 of 1"),
+    ],
+)
+def test_joint_is_compared_with_all_who_keep_their_rows_and_with_pooling(named, joint, all_in, said):
+    assert said in page.verdicts(results(default=0.22, plugin=0.2, joint=joint, all_in=all_in))[-1]
 
 
 @given(*[st.floats(0.1, 100), st.integers(1, 5000)] * 2)

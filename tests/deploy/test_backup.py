@@ -12,6 +12,7 @@ import simfl
 from benchmarks.chaos import in_one_process
 from simfl import messages as msg
 from simfl.deploy import run as runs
+from simfl.deploy.endpoints import HubEndpoint
 from simfl.deploy.orders import ORDER_FILE
 from simfl.hub.joint import JointEntry
 from simfl.hub.journal import Entry, Grew, open_journal
@@ -90,6 +91,48 @@ def test_a_training_that_an_older_version_began_names_both_and_the_way_out(tmp_p
     )
     with pytest.raises(simfl.SimFLError, match=words):
         runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(tree=upgraded))
+
+
+@pytest.mark.parametrize("recipe", ["similar", "joint"])
+def test_stage_1_of_an_older_version_begins_anew(tmp_path, monkeypatch, recipe):
+    federation = open_federation(
+        tmp_path, monkeypatch, 6, 120, lambda text: text.replace("rematch = 10", f'recipe = "{recipe}"')
+    )
+    before, ended = HubEndpoint._enter, []
+
+    def upgraded(self, stage):
+        before(self, stage)
+        if stage == "training" and not ended:
+            [file] = (federation.kits / "hub").glob("runs/*/prepared.json")
+            text = file.read_text()
+            assert f'"protocol":{msg.VERSION}' in text
+            older = text.replace(f'"protocol":{msg.VERSION}', f'"protocol":{msg.VERSION - 1}')
+            file.write_text(older.replace('"random_state":5', '"random_state":6'))  # what nobody would continue with
+            ended.append(True)
+            federation.jobs[0].end()
+
+    monkeypatch.setattr(HubEndpoint, "_enter", upgraded)
+    folder = runs.run_study(federation.study, out=tmp_path / "run")
+    assert len(federation.jobs) == 2
+    if recipe == "similar":
+        assert (folder / "model.ubj").read_bytes() == in_one_process(tmp_path / "study.toml")
+    [file] = (federation.kits / "hub").glob("runs/*/prepared.json")
+    assert f'"protocol":{msg.VERSION}' in file.read_text()
+
+
+def test_a_finished_training_of_an_older_version_still_gives_its_results(tmp_path, monkeypatch):
+    federation = open_federation(tmp_path, monkeypatch, 3, 60)
+    folder = runs.run_study(federation.study, out=tmp_path / "run")
+    model = (folder / "model.ubj").read_bytes()
+    [journal] = (federation.kits / "hub").glob("runs/*/journal")
+    from_protocol(msg.VERSION - 1, journal, Entry)
+    order = folder / ORDER_FILE
+    order.write_bytes(order.read_bytes().replace(b'"finished":true', b'"finished":false'))
+    (folder / "model.ubj").unlink()
+    told = []
+    runs.run_study(federation.study, out=folder, resume=True, listener=runs.Listener(tell=told.append))
+    assert (folder / "model.ubj").read_bytes() == model
+    assert any("finished before, and its results stand" in text and "version" in text for text in told)
 
 
 def test_a_submitter_that_lost_its_folder_asks_for_a_training_that_is_gone(tmp_path, monkeypatch):
