@@ -108,12 +108,17 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _check_fit(self, X: Any, y: Any, schema: Schema | None, **numeric: bool) -> tuple[Any, AnyArray]:
         """Rows and labels as scikit-learn checks them; a frame with categories is read through its schema first."""
+        rows, labels = validate_data(self, self._read(X, schema), y, **_ACCEPTED, **numeric)
+        return self._named(rows), labels
+
+    def _read(self, X: Any, schema: Schema | None) -> Any:
         self.schema_, self._declared = schema or _schema_of(X), schema is not None
-        rows = X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
-        rows, labels = validate_data(self, rows, y, **_ACCEPTED, **numeric)
+        return X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
+
+    def _named(self, rows: Any) -> Any:
         if self.schema_ is not None:
             self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
-        return rows, labels
+        return rows
 
     def _watch(self, member: Party, eval_set: Any) -> None:
         """Rows to watch, held by one party: the metric is over all parties, so that it does not matter by which."""
@@ -359,15 +364,17 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
         parties: Any = None,
         sample_weight: Any = None,
         init_model: Model | None = None,
+        schema: Schema | None = None,
         eval_set: Any = None,
     ) -> Self:
         """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
 
-        `eval_set=[(X, y)]`: rows to watch, for early stopping.
+        `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
+        (`simfl.data.schema`).
         """
         _refuse_other_labels(self.get_params()["objective"], "numbers")
         X, parties = self._split_off(X, parties)
-        X, y = self._check_fit(X, y, None, y_numeric=True)
+        X, y = self._check_fit(X, y, schema, y_numeric=True)
         return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set))
 
     def predict(self, X: Any, parties: Any = None) -> AnyArray:
@@ -389,17 +396,26 @@ class SimFLSurvival(_SimFLEstimator):
     """
 
     def fit(
-        self, X: Any, y: Any, parties: Any = None, sample_weight: Any = None, init_model: Model | None = None
+        self,
+        X: Any,
+        y: Any,
+        parties: Any = None,
+        sample_weight: Any = None,
+        init_model: Model | None = None,
+        schema: Schema | None = None,
+        eval_set: Any = None,
     ) -> Self:
-        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from."""
+        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
+
+        `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
+        (`simfl.data.schema`).
+        """
         X, parties = self._split_off(X, parties)
-        self.schema_, self._declared = _schema_of(X), False
-        rows = X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
-        rows = validate_data(self, rows, **_ACCEPTED)
-        if self.schema_ is not None:
-            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
+        rows = self._read(X, schema)
+        rows = self._named(validate_data(self, rows, **_ACCEPTED))
         bounds = as_labels(y, rows.shape[0], "The table")
-        return self._fit(rows, bounds, _Given(parties, sample_weight, init_model), objective="survival:aft")
+        given = _Given(parties, sample_weight, init_model, eval_set)
+        return self._fit(rows, bounds, given, objective="survival:aft")
 
     def predict(self, X: Any, parties: Any = None) -> AnyArray:
         """The time of every row: the middle one under the normal and the logistic law. `parties`: as in `fit`."""

@@ -194,7 +194,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_bin: Annotated[
         Annotated[int, Meta(ge=2, le=2**16)] | None,
         "bins per feature; None: 256, but with the similar recipe 128, and 64 where the parties have more than 50,000 "
-        "rows on average: every builder has bins of its own, so coarse ones cost little",
+        "rows on average: every builder has bins of its own, so coarse ones cost little; joint: 255 at most are used",
     ] = None
     max_cat_to_onehot: Annotated[
         Positive, "a category of fewer levels splits off one level at a time, one of more splits into two sets"
@@ -282,8 +282,8 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = None
     hub_sees: Annotated[
         Literal["nothing", "totals"] | None,
-        "joint: what the hub learns of the sums that it adds: nothing, or their totals over all parties, so that it "
-        "can follow along; None: nothing",
+        "joint: what the hub learns: nothing, or the totals of the counts and the splits, so that it can follow along; "
+        "None: nothing",
     ] = None
     count_epsilon: Annotated[
         Annotated[float, Meta(ge=1e-3, le=1e6)] | None,

@@ -82,7 +82,7 @@ def theorem_1(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
         "numbers (within half a standard deviation) that the attacker names, beside guessing from its own rows; "
         "*variance explained* is of the same estimate, negative if worse than the mean; *members told*: percent right "
         "when it says whether a known person is in the table. The estimate is the best of three in a rehearsal on the "
-        "attacker's own rows (`simfl/privacy/attacks.py`). "
+        "attacker's own rows (`simfl/audit/attacks.py`). "
         f"{max(r.get('attacked', 0) for r in results.values())} rows are attacked."
     )
     for recipe in ("paper", "default"):

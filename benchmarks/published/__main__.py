@@ -5,12 +5,14 @@
 UniFed, FLamby, FedXGBllr's reproduction: paper, similar, joint, TFL, SOLO and pooled XGBoost on the publication's own
 split. Maddock et al. and TimberStrike: from the figures of `benchmarks.private` and `benchmarks.attacks`, which are not
 measured again. Writes docs/results/published.md, .csv and pictures (--quick: below runs/quick). An interrupted command
-continues; --draw writes page and pictures again from the CSV. What data is missing, the page says.
+continues; --data keeps what the page has of the other tables; --draw writes page and pictures again from the CSV. What
+data is missing, the page says.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import cells
@@ -32,6 +34,12 @@ def rows(given: argparse.Namespace) -> list[cells.Result]:
     return [cell | result for cell, result in zip(todo, results, strict=True)]
 
 
+def _others(path: Path, measured: Sequence[str]) -> list[cells.Result]:
+    """What the page has of tables that are not measured now, or whose data is missing here."""
+    known = read_csv(path) if path.exists() else []
+    return [row for row in known if row["data"] not in measured or tables.missing(row["data"])]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two small tables, one seed, ten trees")
@@ -44,10 +52,12 @@ def main() -> None:
     given.data = given.data or (QUICK_NAMES if given.quick else NAMES)
     if given.quick:
         given.seeds = 1
+    path = where / "published.csv"
     if not given.draw:
-        write_csv(where / "published.csv", rows(given))
-    found = read_csv(where / "published.csv")
-    absent = {name: why for name in given.data if (why := tables.missing(name))}
+        write_csv(path, [*_others(path, given.data), *rows(given)])
+    found = read_csv(path)
+    known = {row["data"] for row in found}
+    absent = {name: why for name in given.data if (why := tables.missing(name)) and name not in known}
     page.write(found, where, absent, quick=given.quick)
     print(f"Written to {where}")
 

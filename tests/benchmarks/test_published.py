@@ -7,6 +7,7 @@ import pytest
 
 import simfl
 from benchmarks import pages
+from benchmarks.published import __main__ as published
 from benchmarks.published import measure, page, tables
 from benchmarks.published.estimates import Estimate, Found
 from benchmarks.published.figures import FEDXGBLLR, PUBLISHED
@@ -118,3 +119,12 @@ def test_numbers_of_a_csv_are_numbers_again(tmp_path):
     assert pages.read_csv(tmp_path / "a.csv") == [{"data": "x", "seed": 1, "value": 0.5}, {"data": "y"}]
     with (tmp_path / "a.csv").open() as file:
         assert len(list(csv.reader(file))) == 3
+
+
+def test_tables_that_are_not_measured_now_keep_their_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "missing", lambda name: "no file" if name == "student" else None)
+    path = tmp_path / "published.csv"
+    pages.write_csv(path, [{"data": name, "pooled": 0.5} for name in ("heart", "breast", "student")])
+    kept = published._others(path, ["breast", "student"])
+    assert [row["data"] for row in kept] == ["heart", "student"]  # measured now: breast alone
+    assert published._others(tmp_path / "none.csv", ["breast"]) == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import simfl
 from simfl.audit.scenario import Scenario
+from simfl.data.schema import Schema
 from simfl.deploy.study import parse_study
 from simfl.errors import DataError, ParameterError, SimFLError, StudyError
 from simfl.integrations import to_onnx
@@ -238,6 +239,20 @@ def test_the_estimator_takes_what_scikit_survival_takes():
     one, other = (simfl.SimFLSurvival(**FEW).fit(X, labels, parties=np.arange(300) % 3) for labels in (y, surv))
     assert (one.predict(X) == other.predict(X)).all()
     assert one.score(X, y) == other.score(X, surv) > 0.8
+
+
+def test_the_estimator_watches_rows_and_takes_declared_columns():
+    X, y = times()
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    schema = Schema.from_toml({name: {"low": -5, "high": 5} for name in frame.columns})
+    rows = np.arange(len(y)) % 4 > 0
+    words = {"parties": np.arange(300)[rows] % 3, "eval_set": [(frame[~rows], y[~rows])], "schema": schema}
+    fitted = simfl.SimFLSurvival(recipe="joint", n_trees=80, early_stopping_rounds=5, learning_rate=0.3)
+    fitted.fit(frame[rows], y[rows], **words)
+    curve = next(iter(fitted.evals_result_["validation_0"].values()))
+    assert fitted.best_iteration == fitted.model_.n_trees - 1 < len(curve) - 1 < 79
+    assert fitted.score(frame[~rows], y[~rows]) > 0.8
+    assert fitted.model_.schema == schema
 
 
 def test_concordance_by_hand():
