@@ -548,7 +548,7 @@ class SendModel(Message, frozen=True, kw_only=True):
 
 
 class SealedModel(Message, frozen=True, kw_only=True):
-    """Leaves the party: the model and the metrics of its trees, encrypted for the receiver."""
+    """Leaves the party: the model and the metrics of its trees, signed by this party, encrypted for the receiver."""
 
     sealed: bytes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -18,6 +19,7 @@ STATUS, READY = "simfl_status", "simfl_ready"  # commands of the submitter to th
 CONNECTIONS = "connections.json"  # in the hub's kit: what it knows of the parties
 PARTY_FILE = "SIMFL_PARTY_FILE"  # the environment variable that says where a party's party.toml is
 PIECE = 512 * 1024  # bytes of a result per answer to the submitter
+MOST_BYTES = 2**32  # of a result: a hub that lies does not fill the submitter's memory without end
 MOST_RECORDS = 200  # trees per answer to the submitter
 STALE = 25.0  # seconds: a site reports every ten, and one that is this late is not connected
 
@@ -74,7 +76,7 @@ class Status(msgspec.Struct, kw_only=True, tag=True):
 class Piece(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A piece of a result file."""
 
-    size: int  # of the whole file
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]  # of the whole file
     data: bytes
 
 

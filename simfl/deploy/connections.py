@@ -57,7 +57,7 @@ class _Lasting(FLComponent):  # type: ignore[misc]
         super().__init__()
         self.engine: Any = None
         self._jobs: set[str] = set()
-        self._trouble = ""  # what went wrong at the last look
+        self._trouble = self._told = ""  # what went wrong at the last look, and what was said of it
 
     def begin(self, fl_ctx: Any, look: Callable[[], None]) -> None:
         """FLARE has started."""
@@ -74,15 +74,16 @@ class _Lasting(FLComponent):  # type: ignore[misc]
         """Whatever goes wrong is told, once, and looked at again: a full disk, an error of FLARE's."""
         try:
             look()
-        except (LookupError, RuntimeError):  # a table of FLARE's that has just changed
-            return
         except Exception as error:  # noqa: BLE001 - without this thread nobody would hear of anything any more
             fact = f"{type(error).__name__}: {error}"
-            if fact != self._trouble:
+            # A table of FLARE's that changes while it is read: the next look finds it as it should be.
+            passing = isinstance(error, LookupError | RuntimeError) and not self._trouble
+            if fact != self._told and not passing:
                 tell("trouble", f"cannot look who is connected ({fact}); trying on", level=30)
+                self._told = fact
             self._trouble = fact
         else:
-            self._trouble = ""
+            self._trouble = self._told = ""
 
     def tell_ended(self, running: set[str], runs: Path) -> None:
         """Tell of trainings whose job is gone before they had ended."""

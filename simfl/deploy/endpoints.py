@@ -25,7 +25,7 @@ from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.deploy.answers import MOST_RECORDS, PARTY_FILE, PIECE, Piece, Question, Status, versions
 from simfl.deploy.course import DONE, Course, Stage, facts_of
-from simfl.deploy.folders import open_run_folder
+from simfl.deploy.folders import open_run_folder, remove_partial_files
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
 from simfl.deploy.opening import check_unchanged, handshake, read_prepared
@@ -94,6 +94,7 @@ class HubEndpoint(HubEnd, Callback):
             try:
                 own = open_run_folder(folder, self.order.run)
                 holding.enter_context(owned(own, patience=LET_GO))
+                remove_partial_files(own)
                 self.course, self.figures = self._begin(own), FiguresFile(own)
                 self._note(now=True)
                 self.results = self._run(transport, own)
@@ -380,28 +381,34 @@ class PartyEndpoint(SiteEnd):
         self.study = approved_study(own, message.study.encode())
         if self.greeted is not None:
             return  # the same once more
-        event, ledger, digest = event_of(self.study.params()[1]), ledger_of(own), digest_of(message.study.encode())
-        if event:
-            ledger.check(message.run, digest, event)
+        if event := event_of(self.study.params()[1]):
+            ledger_of(own).check(message.run, digest_of(message.study.encode()), event)
         folder = open_run_folder(self.file.parent, message.run)
-        self.holding.enter_context(owned(folder, patience=LET_GO))
-        kept = folder / "study.toml"
+        with ExitStack() as opening:  # what is refused lets the folder go
+            opening.enter_context(owned(folder, patience=LET_GO))
+            remove_partial_files(folder)
+            self._open_run(message, self.study, own, folder)
+            self.holding = opening.pop_all()
+
+    def _open_run(self, message: msg.Greet, study: Study, own: PartyFile, folder: Path) -> None:
+        """Read the table, and what an earlier job left in the folder."""
+        kept, digest = folder / "study.toml", digest_of(message.study.encode())
         if kept.exists() and kept.read_bytes() != message.study.encode():
             raise PrivacyError(
                 f"the run {message.run!r} is one of another study. Start a new training, without --resume"
             )
-        session = self._open_session(self.study, own, folder)
-        if event:
-            facts = TableFacts(data=str(own.source), label=_learned(self.study), content=own.source.digest()[:32])
-            session.sealing.account = Account(ledger, message.run, digest, facts, folder / RELEASES)
+        session = self._open_session(study, own, folder)
+        if event_of(study.params()[1]):
+            facts = TableFacts(data=str(own.source), label=_learned(study), content=own.source.digest()[:32])
+            session.sealing.account = Account(ledger_of(own), message.run, digest, facts, folder / RELEASES)
         write_atomically(kept, message.study.encode())
         self.folder, self.journal = folder, open_party_journal(folder / "journal")
         session.shown.update(fact for entry in self.journal.of(Answered) for fact in entry.shows)  # of earlier jobs
         self._noted, self.session = session.shown.copy(), session
         self.greeted, self.figures = message, FiguresFile(folder)
-        tell("approved", f"the study {self.study.name} is the one that this party approved ({digest})")
-        n_trees = self.study.params()[1].n_trees
-        course = Stage(run=message.run, study=self.study.name, stage="handshake", job=self.job, n_trees=n_trees)
+        tell("approved", f"the study {study.name} is the one that this party approved ({digest})")
+        n_trees = study.params()[1].n_trees
+        course = Stage(run=message.run, study=study.name, stage="handshake", job=self.job, n_trees=n_trees)
         self.course = Course(folder, course)
 
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:

@@ -12,13 +12,12 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def open_run_folder(parent: Path, run: str) -> Path:
-    """The folder of a run, new or as an earlier job left it."""
+    """The folder of a run, new or as an earlier job left it. Who owns it calls `remove_partial_files`."""
     if not RUN_NAME.fullmatch(run):
         raise ProtocolError(f"A training cannot be called {run!r}.")
     refuse_forgotten(parent, run)
     folder = parent / "runs" / run
     private_folder(folder)
-    remove_partial_files(folder)
     return folder
 
 

@@ -32,7 +32,7 @@ class _Found(msgspec.Struct):
 
 
 def read_prepared(path: Path) -> hub.Prepared | None:
-    """What an earlier job found in stage 1. Nothing if another version did: stage 1 begins anew."""
+    """What an earlier job found in stage 1. Nothing if another version did: stage 1 begins again."""
     if not path.exists() or read_json(path, _Found).protocol != msg.VERSION:
         return None
     found: hub.Prepared = read_json(path, hub.Prepared)

@@ -183,12 +183,12 @@ def _settle(kit: Path, side: str) -> None:
     if side == "server":
         _keep_within(kit, resources)
         _let_in_all(kit / "startup" / "fed_server.json")
-    file.write_text(json.dumps(resources, indent=2))
+    write_atomically(file, json.dumps(resources, indent=2).encode(), private=True)
     logs = kit / "local" / "log_config.json"
     config = json.loads(logs.read_text())
     config["handlers"] = {"consoleHandler": config["handlers"]["consoleHandler"] | {"formatter": "baseFormatter"}}
     config["loggers"]["root"]["handlers"] = list(config["handlers"])
-    logs.write_text(json.dumps(config, indent=2))
+    write_atomically(logs, json.dumps(config, indent=2).encode(), private=True)
 
 
 def _let_in_all(file: Path) -> None:

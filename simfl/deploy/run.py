@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import secrets
 import shutil
 import time
@@ -122,7 +123,8 @@ def _conduct(run: _Run, study_path: Path, kit: Path | None, info: RunInfo) -> No
             processes.give_keys(info.run)
             kit, run.check = stack.enter_context(processes).kits["submitter"], processes.check
         if SEALED in results_of(run.study):
-            run.order = msgspec.structs.replace(run.order, receiver=_receiver(run.folder, kit, info.run))
+            run.identity = _identity(kit)
+            run.order = msgspec.structs.replace(run.order, receiver=_receiver(run.folder, run.identity, info.run))
         run.enter("connecting to the hub")
         without_model = _with_hub(kit, run)
     run.course.end(DONE, f"the training is finished; the model is {run.folder / 'model.ubj'}")
@@ -183,7 +185,8 @@ def _begin(study_path: Path, study: Study, out: Path | None, local: bool) -> tup
 
 def _latest(study_path: Path, study: Study, out: Path | None) -> tuple[Path, RunInfo]:
     """The run folder to resume: the one given, or the study's latest."""
-    found = [out.resolve()] if out else sorted(_runs(study_path).glob(f"{study.name}-*"))
+    begun = re.compile(re.escape(study.name) + r"-\d{8}-\d{6}")  # not those of a study whose name begins alike
+    found = [out.resolve()] if out else sorted(f for f in _runs(study_path).glob("*") if begun.fullmatch(f.name))
     found = [folder for folder in found if (folder / ORDER_FILE).exists()]
     if not found:
         raise FileError(f"There is no training to resume in {out or _runs(study_path)}. Leave out --resume.")
@@ -200,25 +203,32 @@ def _runs(study_path: Path) -> Path:
     return study_path.resolve().parent / "runs"
 
 
-def _receiver(folder: Path, kit: Path, run: str) -> SignedKey:
+def _identity(kit: Path) -> Identity | None:
+    parts = [kit / "startup" / name for name in ("client.crt", "client.key", "rootCA.pem")]
+    return Identity.read(*parts) if all(part.exists() for part in parts) else None
+
+
+def _receiver(folder: Path, identity: Identity | None, run: str) -> SignedKey:
     """The key that the model is to be sealed for, signed with the kit's certificate, where it has one."""
     file = folder / RECEIVER_FILE
     if not file.exists():
         write_atomically(file, boxes.new_key(), private=True)
     public = boxes.public_half(file.read_bytes())
-    parts = [kit / "startup" / name for name in ("client.crt", "client.key", "rootCA.pem")]
-    if not all(part.exists() for part in parts):
-        return SignedKey(key=public)
-    return sign_key(Identity.read(*parts), SUBMITTER, public, run)
+    return sign_key(identity, SUBMITTER, public, run) if identity else SignedKey(key=public)
 
 
-def open_sealed(folder: Path) -> None:
-    """Open the model that a party sealed, and complete history and record with what the hub did not get to see."""
+def open_sealed(folder: Path, study: Study, run: str, identity: Identity | None) -> None:
+    """Open the model that a party signed and sealed, and complete what the hub wrote without getting to see it."""
     data = boxes.open_box((folder / RECEIVER_FILE).read_bytes(), (folder / SEALED).read_bytes())
-    model = models.from_bytes(data, f"The model in {folder / SEALED}")
+    model = models.from_bytes(boxes.content_of(data, study.parties, run, identity), f"The model in {folder / SEALED}")
     file = folder / "history.json"
-    write_atomically(file, assemble.completed_history(file.read_bytes(), model))
-    assemble.completed(RunRecord.load(folder), model).save(folder)
+    try:
+        history = assemble.completed_history(file.read_bytes(), model)
+        record = assemble.completed(RunRecord.load(folder), model)
+    except (msgspec.MsgspecError, LookupError, TypeError, RecursionError):
+        raise EngineError(f"The hub handed out no valid record of the training. The model is in {folder}.") from None
+    write_atomically(file, history)
+    record.save(folder)
     model.save(folder / "model.ubj", history=False)
 
 
@@ -250,6 +260,7 @@ class _Run:
     course: Course
     again: str  # the command that resumes it
     recorder: Recorder | None = None
+    identity: Identity | None = None  # of the submitter, where a model is sealed for it
     check: Callable[[], None] = lambda: None  # raises when a local process has ended
     job: str = ""  # submitted, and not known to have ended
     lost: int = 0  # jobs and hubs in a row, without a new tree
@@ -405,6 +416,7 @@ class _RunningJob:
         self._told: dict[str, float] = {}  # when it was said that a party is waited for
         self._left: list[str] = []  # who has said goodbye
         self._ready = False  # the hub's end of the job answers
+        self._answered = time.monotonic()  # when it did, or its silence was told
 
     def follow(self) -> bool:
         """Follow the job until it ends. True: the results are here. A job that cannot get there is aborted."""
@@ -426,7 +438,9 @@ class _RunningJob:
         status = self.submitter.ask(self.id, Question(since=self.seen + 1)) if self._ready else None
         if not isinstance(status, Status):
             self.state = self.submitter.status(self.id)
+            self._tell_silence()
             return False
+        self._answered = time.monotonic()
         self._tell_left(status.left)
         done = self._take(status)
         self.back = [] if done else self._returned(status)
@@ -457,7 +471,7 @@ class _RunningJob:
         for name in results_of(self.run.study):
             write_atomically(self.run.folder / name, self._fetch(name))
         if (self.run.folder / SEALED).exists():
-            open_sealed(self.run.folder)
+            open_sealed(self.run.folder, self.run.study, self.run.order.run, self.run.identity)
         self.submitter.ask(self.id, Question(collected=True))
         return True
 
@@ -467,6 +481,12 @@ class _RunningJob:
             if party not in self._left:
                 self.run.listener.say("left", f"{party} has left (stopped by its operator)", level=logging.WARNING)
         self._left = left
+
+    def _tell_silence(self) -> None:
+        """Say that the hub's part of a training that runs gives no answer; again after a while."""
+        if self._ready and time.monotonic() - self._answered > REMIND:
+            self.run.listener.say("waiting", "the hub's part of the training gives no answer", level=logging.WARNING)
+            self._answered = time.monotonic()
 
     def _tell_waiting(self, waiting: list[str]) -> None:
         """Say for whom the training waits. A party that is slow with every answer is not named with every answer."""
@@ -480,7 +500,7 @@ class _RunningJob:
         data = b""
         while True:
             piece = self.submitter.ask(self.id, Question(file=name, at=len(data)))
-            if not isinstance(piece, Piece):
+            if not isinstance(piece, Piece) or (piece.size > len(data) and not piece.data):
                 raise EngineError(f"The hub did not hand out {name}. It is kept there: run `{self.run.again}`.")
             data += piece.data
             if len(data) >= piece.size:

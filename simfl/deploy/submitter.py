@@ -89,7 +89,7 @@ class Submitter:
 
     def hub(self) -> HubStatus:
         """What the hub knows of parties and trainings."""
-        return msgspec.convert(self._command(STATUS), HubStatus)
+        return _as(HubStatus, self._command(STATUS))
 
     def ready(self, job: str) -> bool:
         """Whether the hub's end of this job answers questions yet."""
@@ -127,7 +127,8 @@ class Submitter:
             answer = self.session.do_app_command(job, PROGRESS, msgspec.to_builtins(question))
         except Exception:  # noqa: BLE001 - not yet or no longer: the status says which
             return None
-        return msgspec.convert(answer, Status | Piece)
+        found: Status | Piece = _as(Status | Piece, answer)
+        return found
 
     def abort(self, job: str) -> None:
         """End a job now, if there is a hub."""
@@ -163,3 +164,12 @@ class Submitter:
             if _is_cut(error):  # and the hub answers again
                 raise HubLost(CUT) from None
             raise EngineError(f"The hub refused, or the connection broke: {error}.") from None
+
+
+def _as(kind: Any, answer: Any) -> Any:
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise EngineError(
+            f"The hub answers in a form that is not known here ({error}). Install the same version of simfl everywhere."
+        ) from None

@@ -179,7 +179,7 @@ class Growing:
         shared = self.own.shared if self.own else None
         if shared is None:
             return work()
-        return shared.once(self._chain, work, lambda batch: batch.is_new)
+        return shared.once((repr(self.setting.params), self._chain), work, lambda batch: batch.is_new)
 
     def _once(self, what: str, work: Callable[[], T]) -> T:
         """What follows for every party alike. In one process the first one works it out."""

@@ -160,7 +160,7 @@ class _InNodeOrder:
         return int(self._packed[t, :n].sum())
 
     def make_room(self, n_numbers: int) -> None:
-        self._bounds = _grown(self._bounds, n_numbers, 0)
+        self._bounds = _grown(self._bounds, n_numbers)
 
     def work(self, level: Level) -> Longs:
         own = self._bounds[level.tree, level.node]
@@ -241,11 +241,11 @@ class _ByColumn:
         _sparse.add_leaf_values(self._number[t], finished.value, margins, output)
 
 
-def _grown(kept: AnyArray, n_numbers: int, fill: int) -> AnyArray:
+def _grown(kept: AnyArray, n_numbers: int) -> AnyArray:
     """Room for this many nodes per tree."""
     if n_numbers <= kept.shape[1]:
         return kept
-    out = np.full((kept.shape[0], 2 * n_numbers, *kept.shape[2:]), fill, dtype=kept.dtype)
+    out = np.zeros((kept.shape[0], 2 * n_numbers, *kept.shape[2:]), dtype=kept.dtype)
     out[:, : kept.shape[1]] = kept
     return out
 

@@ -126,7 +126,8 @@ class GrowingTogether:
             return msg.SealedModel(sealed=model)
         if self.member.identity is not None:
             verify_key(self.member.identity, SUBMITTER, receiver, self.member.run, "submitter")
-        return msg.SealedModel(sealed=boxes.close(receiver.key, model))
+        signed = boxes.signed(model, self.member.name, self.member.run, self.member.identity)
+        return msg.SealedModel(sealed=boxes.close(receiver.key, signed))
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 

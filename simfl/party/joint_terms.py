@@ -67,7 +67,7 @@ def resumed(rules: Rules, decisions: list[bytes]) -> None:
     """Whether a training continues from what this party knows to be decided. Only the last batch can be grown again."""
     known = rules.decided[:-1]
     rules.refuse_unless(decisions[: len(known)] == known, "what was decided before stays decided")
-    rules.decided = decisions
+    rules.decided = decisions  # the machine's own list: it grows with the training
 
 
 def send_model(rules: Rules, question: msg.SendModel) -> None:

@@ -168,18 +168,11 @@ def _only(party: str, by_party: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in by_party.items() if name == party}
 
 
-def at_party(
-    known: RunRecord, session: Session, model: Model, parameters: dict[str, Any], answered: Sequence[Answered]
-) -> RunRecord:
-    """The record that a party keeps: what it has really sent, and its own gain over being alone.
+def as_sent(known: RunRecord, session: Session, parameters: dict[str, Any], answered: Sequence[Answered]) -> RunRecord:
+    """The hub's record, with what the party's own journal says of protections and bytes in the place of its word.
 
     `parameters` are those of the study; `answered` is what the party's journal says it has sent.
     """
-    return with_own_gain(as_sent(known, session, parameters, answered), session, model, parameters)
-
-
-def as_sent(known: RunRecord, session: Session, parameters: dict[str, Any], answered: Sequence[Answered]) -> RunRecord:
-    """The hub's record, with what the party's own journal says of protections and bytes in the place of its word."""
     notes = [note for note in known.notes if note != NO_GAINS]
     record = replace(known, title=f"{known.title}, as {session.name} sees it", notes=notes)
     if not answered:

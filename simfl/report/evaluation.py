@@ -326,8 +326,12 @@ def _margins(model: Model, X: Any, rounds: int = 0) -> AnyArray:
     """The margins after this many rounds (0: all). More threads than pay off would only wait for each other."""
     matrix = model.matrix(X)
     cells = matrix.num_row() * matrix.num_col()
-    model.booster.set_param({"nthread": max(1, min(cells // CELLS_PER_THREAD, cores()))})
-    return np.asarray(model.booster.predict(matrix, iteration_range=(0, rounds), output_margin=True))
+    booster = model.booster
+    booster.set_param({"nthread": max(1, min(cells // CELLS_PER_THREAD, cores()))})
+    try:
+        return np.asarray(booster.predict(matrix, iteration_range=(0, rounds), output_margin=True))
+    finally:
+        booster.set_param({"nthread": 0})  # as many as there are: the model is its owner's
 
 
 def _prediction(model: Model, margins: AnyArray, shift: Doubles | float) -> AnyArray:

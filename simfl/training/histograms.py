@@ -120,15 +120,13 @@ def _of_sparse(X: sparse.csr_matrix, cuts: list[Floats]) -> Histogrammed:
     first, threshold = [0], []
     for j, own in enumerate(cuts):
         part = slice(columns.indptr[j], columns.indptr[j + 1])
-        found, is_missing = _bins(columns.data[part].astype(np.float32), own)
-        found[is_missing] = len(own)
-        bins[part] = first[-1] + found
+        bins[part] = first[-1] + _bins(columns.data[part].astype(np.float32), own)[0]
         threshold += [own, np.zeros(1, np.float32)]
         first.append(first[-1] + len(own) + 1)
-    rows = sparse.csc_matrix((bins + 1.0, columns.indices, columns.indptr), X.shape).tocsr()
+    rows = sparse.csc_matrix((bins, columns.indices, columns.indptr), X.shape).tocsr()
     rows.sort_indices()
     missing = [end - 1 for end in first[1:]]
-    return _made(first, missing, missing, threshold, rows.indptr, (rows.data - 1.0).astype(np.uint16))
+    return _made(first, missing, missing, threshold, rows.indptr, rows.data)
 
 
 def _bins(values: Floats, cuts: Floats) -> tuple[AnyArray, AnyArray]:

@@ -10,9 +10,11 @@ import simfl
 from benchmarks.chaos import PARTIES
 from simfl.deploy import check
 from simfl.deploy import run as runs
+from simfl.deploy.orders import ORDER_FILE
 from simfl.deploy.study import parse_study, read_study
 from simfl.errors import PrivacyError, StudyError
 from simfl.hub.joint import open_joint_journal
+from simfl.privacy import boxes
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import open_federation
 
@@ -109,7 +111,33 @@ def test_the_sealed_model_opens_for_its_submitter_only(federation, tmp_path):
     assert (folder / runs.RECEIVER_FILE).stat().st_mode & 0o077 == 0
     (folder / runs.RECEIVER_FILE).write_bytes(bytes(range(32)))
     with pytest.raises(PrivacyError, match="cannot be opened"):
-        runs.open_sealed(folder)
+        runs.open_sealed(folder, read_study(federation.study), "run", None)
+
+
+@pytest.mark.parametrize(
+    ("sender", "signer", "run", "fact"),
+    [
+        ("north", "north", "another run", "the signature is not by its certificate"),
+        ("north", "south", None, "its certificate is of 'south'"),
+        ("hub", "submitter", None, "it is no party of the study"),
+        ("north", None, None, "it is not signed"),
+        (None, None, None, "no model of a party"),
+    ],
+)
+def test_the_submitter_takes_no_model_that_the_hub_put_into_a_box(federation, tmp_path, sender, signer, run, fact):
+    folder = runs.run_study(federation.study, out=tmp_path / "run")
+    before = (folder / "model.ubj").read_bytes()
+    own, name = runs._identity(federation.kits / "submitter"), json.loads((folder / ORDER_FILE).read_bytes())["run"]
+    other = simfl.train([simfl.Party("north", [[0.0], [1.0]], [0, 1])], n_trees=1, callbacks=[])
+    content = bytes(other.booster.save_raw("ubj"))
+    if sender:
+        identity = runs._identity(federation.kits / signer) if signer else None
+        content = boxes.signed(content, sender, run or name, identity)
+    key = boxes.public_half((folder / runs.RECEIVER_FILE).read_bytes())
+    (folder / runs.SEALED).write_bytes(boxes.close(key, content))
+    with pytest.raises(PrivacyError, match=fact):
+        runs.open_sealed(folder, read_study(federation.study), name, own)
+    assert (folder / "model.ubj").read_bytes() == before
 
 
 def test_a_submitter_without_a_certificate_of_the_study_gets_no_model(federation, tmp_path):

@@ -18,6 +18,7 @@ pytest.importorskip("nvflare")
 
 from benchmarks.chaos import PARTIES, write_study
 from simfl import messages as msg
+from simfl.deploy import metrics
 from simfl.deploy import run as runs
 from simfl.deploy.kits import provision
 from simfl.deploy.metrics import FIGURES, Figures, FiguresFile, Watched, note_refusal, serving
@@ -72,9 +73,11 @@ def study(tmp_path):
     return tmp_path / "shared.toml"
 
 
-def test_off_unless_asked_for(tmp_path):
+def test_off_unless_asked_for(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(metrics, "ThreadingHTTPServer", lambda *words: opened.append(words))
     with serving(Watched(tmp_path, tmp_path), None):
-        pass  # no kit is read, and no port is opened
+        assert opened == []
 
 
 def test_where_no_engine_runs_nothing_is_ready(study):

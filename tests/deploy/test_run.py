@@ -19,8 +19,9 @@ import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl import messages as msg
 from simfl.cli.app import app, main
-from simfl.deploy import check, processes
+from simfl.deploy import check, processes, submitter
 from simfl.deploy import run as runs
+from simfl.deploy.answers import Piece, Status
 from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
 from simfl.deploy.kits import provision
 from simfl.deploy.orders import Order
@@ -144,6 +145,39 @@ def test_resume_needs_a_training_of_the_same_study(study):
     study.write_text(study.read_text() + "\n# changed")
     with pytest.raises(StudyError, match="has changed since"):
         runs.run_study(study, resume=True)
+
+
+def test_a_study_whose_name_begins_alike_has_other_trainings(study):
+    folder, info = runs._begin(study, read_study(study), None, False)
+    longer = study.with_name("longer.toml")
+    longer.write_text(re.sub(r'^name = "([^"]+)"', r'name = "\1-later"', study.read_text(), count=1, flags=re.M))
+    runs._begin(longer, read_study(longer), None, False)  # sorts last
+    assert runs._latest(study, read_study(study), None) == (folder, info)
+
+
+class Lying:
+    """A hub that answers what it likes."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def ask(self, job, question):
+        return self.answers.pop(0)
+
+
+def test_a_hub_that_sends_no_data_is_not_asked_for_ever():
+    run = SimpleNamespace(again="simfl train study.toml --resume", job="")
+    assert runs._RunningJob(Lying(Piece(size=2, data=b"a"), Piece(size=2, data=b"b")), run, "1")._fetch("m") == b"ab"
+    with pytest.raises(EngineError, match="did not hand out m"):
+        runs._RunningJob(Lying(Piece(size=9, data=b"a"), Piece(size=9, data=b"")), run, "1")._fetch("m")
+
+
+@pytest.mark.parametrize(
+    "answer", [{"type": "Piece", "size": 2**40, "data": ""}, {"type": "Status", "stage": 5}, "nonsense"]
+)
+def test_an_answer_of_another_form_is_an_error_and_no_crash(answer):
+    with pytest.raises(EngineError, match="same version of simfl everywhere"):
+        submitter._as(Status | Piece, answer)
 
 
 def test_a_run_folder_is_not_used_twice(study, tmp_path):

@@ -6,7 +6,12 @@ Two cuts that divide a small node alike, or gain exactly the same, are told apar
 import numpy as np
 import pytest
 
+from simfl.joint.cuts import Cuts
+from simfl.joint.growing import Following, Growing, Own
+from simfl.joint.setting import Setting
+from simfl.joint.shared import Shared
 from simfl.training.cuts import BEYOND
+from simfl.training.traversal import walker
 from tests.joint.machines import (
     EXACT,
     as_bins,
@@ -137,3 +142,20 @@ def test_gamma_prunes_from_below_what_is_grown_deeper():
         params = joint(**EXACT | {"n_trees": 1, "max_depth": 2, "gamma": 50.0, "extra_depth": extra})
         first = run(exact_growing(cut_points(X, 11), params, divided(X, y, 2), [0.5]))
         assert first.rounds[0][0].n_leaves == leaves
+
+
+def test_what_one_training_left_in_common_is_not_used_by_another():
+    """In one process parties share what follows for all alike. A training that is given up leaves a batch behind."""
+    shared, X = Shared(), table(20, 2)
+    following = Following(walker(X), np.arange(20) % 2, None, np.zeros((20, 1), np.float32))
+    cuts = Cuts((np.array([0.0, 1.0], np.float32),) * 2, np.zeros(2, np.int32), np.zeros(2, bool))
+
+    def begun(**params):
+        setting = Setting(joint(n_trees=3, **params), cuts, 1, 20, ("a",), 0.25)
+        growing = Growing(setting, Own(X, following, None, bytes(32), 1, shared))
+        growing.apply(growing.read(growing.contribution()))
+        return growing
+
+    first, second, third = begun(learning_rate=0.1), begun(learning_rate=0.9), begun(learning_rate=0.1)
+    assert first._batch is not second._batch
+    assert first._batch is third._batch

@@ -52,12 +52,18 @@ def test_a_party_sees_nothing_of_the_others_that_it_does_not_know(known):
     assert "at south" not in seen.versions
 
 
+def at_party(known, session, model, answered):
+    """As a party completes the hub's record."""
+    sent = assemble.as_sent(known, session, PARAMS, answered)
+    return assemble.with_own_gain(sent, session, model, PARAMS)
+
+
 def test_a_party_adds_its_own_gain_and_what_its_journal_says_it_sent(known, finished):
     training, sessions = finished
     answered = [
         Answered(time=0.0, question="Hash", answer="Hashes", bytes_in=3, bytes_out=5, shows=["hash values"])
     ] * 2
-    record = assemble.at_party(known, sessions[0], training.model, PARAMS, answered)
+    record = at_party(known, sessions[0], training.model, answered)
     assert {(g.party, g.rows) for g in record.gains} == {("north", "north")}
     assert {c.rows for c in record.curves} == {"north"}
     assert record.traffic == {"north": {"received": {"Hash": 6}, "sent": {"Hashes": 10}}}
@@ -68,7 +74,7 @@ def test_a_party_adds_its_own_gain_and_what_its_journal_says_it_sent(known, fini
 def test_a_party_is_told_when_the_shared_model_stopped_by_the_rows_that_measure(known, finished):
     training, sessions = finished
     early = msgspec.structs.replace(known, settings=known.settings | {"early_stopping_rounds": 3})
-    record = assemble.at_party(early, sessions[0], training.model, PARAMS, [])
+    record = at_party(early, sessions[0], training.model, [])
     assert assemble.STOPPED_HERE in record.notes
 
 
@@ -87,7 +93,7 @@ def test_the_model_alone_stops_at_home_and_then_trains_on_all_rows(finished):
 
 def test_a_party_without_held_out_rows_says_why_it_has_no_gain(known, finished, table, labels):
     whole = Session(simfl.Party("north", table[:30], labels[:30]))
-    record = assemble.at_party(known, whole, finished[0].model, PARAMS, [])
+    record = at_party(known, whole, finished[0].model, [])
     assert record.gains == []
     assert record.notes == [assemble.NOTHING_ASIDE, assemble.RESTARTED]
     assert record.traffic == known.traffic
