@@ -11,6 +11,7 @@ run again. `--only METHOD --keep` measures one method and takes all other figure
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -69,10 +70,18 @@ def main() -> None:
     extra += f" --runs {given.runs}" if given.runs != 1 else ""
     extra += f" --limit {given.limit:g}" if given.limit != LIMIT and not given.quick else ""
     told = measured_of(out / "peers.md") if given.keep and given.only else None
-    measured = f"{told}; {', '.join(given.only)} with `--only ... --keep` {now_and_here()}" if told else None
+    measured = _measured(told, given.only) if told else None
     command = f"python -m benchmarks.peers{extra}"
     page.write(list(zip(wanted, results, strict=True)), out, command, quick=given.quick, measured=measured)
     print(f"Written to {out}")
+
+
+def _measured(before: str, only: Sequence[str]) -> str:
+    """When and with what: of most methods first, then of those that were measured before, or now."""
+    kept = [method for method in measure.METHODS if method not in only]
+    if len(kept) < len(only):
+        return f"{now_and_here()}; {', '.join(kept)} {before}"
+    return f"{before}; {', '.join(only)} with `--only ... --keep` {now_and_here()}"
 
 
 def draw(out: Path) -> None:
