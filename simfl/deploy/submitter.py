@@ -89,7 +89,8 @@ class Submitter:
 
     def hub(self) -> HubStatus:
         """What the hub knows of parties and trainings."""
-        return _as(HubStatus, self._command(STATUS))
+        found: HubStatus = _as(HubStatus, self._command(STATUS))
+        return found
 
     def ready(self, job: str) -> bool:
         """Whether the hub's end of this job answers questions yet."""

@@ -1,6 +1,7 @@
 """A hub that burned down: its folder comes back from a backup, an older one than the last tree, and nothing is lost."""
 
 import shutil
+import threading
 
 import pytest
 
@@ -108,11 +109,14 @@ def test_stage_1_of_an_older_version_begins_anew(tmp_path, monkeypatch, recipe):
             assert f'"protocol":{msg.VERSION}' in text
             older = text.replace(f'"protocol":{msg.VERSION}', f'"protocol":{msg.VERSION - 1}')
             file.write_text(older.replace('"random_state":5', '"random_state":6'))  # what nobody would continue with
-            ended.append(True)
-            federation.jobs[0].end()
+            job = federation.jobs[0]
+            ended.append(threading.Thread(target=job.end))
+            ended[0].start()
+            job.hub.collected.wait()  # all sites are dead: the next question finds nobody
 
     monkeypatch.setattr(HubEndpoint, "_enter", upgraded)
     folder = runs.run_study(federation.study, out=tmp_path / "run")
+    ended[0].join()
     assert len(federation.jobs) == 2
     if recipe == "similar":
         assert (folder / "model.ubj").read_bytes() == in_one_process(tmp_path / "study.toml")

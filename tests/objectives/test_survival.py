@@ -247,7 +247,7 @@ def test_the_estimator_watches_rows_and_takes_declared_columns():
     schema = Schema.from_toml({name: {"low": -5, "high": 5} for name in frame.columns})
     rows = np.arange(len(y)) % 4 > 0
     words = {"parties": np.arange(300)[rows] % 3, "eval_set": [(frame[~rows], y[~rows])], "schema": schema}
-    fitted = simfl.SimFLSurvival(recipe="joint", n_trees=80, early_stopping_rounds=5, learning_rate=0.3)
+    fitted = simfl.SimFLSurvival(recipe="joint", min_group=1, n_trees=80, early_stopping_rounds=5, learning_rate=0.3)
     fitted.fit(frame[rows], y[rows], **words)
     curve = next(iter(fitted.evals_result_["validation_0"].values()))
     assert fitted.best_iteration == fitted.model_.n_trees - 1 < len(curve) - 1 < 79
