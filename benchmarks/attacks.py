@@ -88,7 +88,7 @@ class Divided(finished.People):
     def of_clients(cls, parts: list[tuple[np.ndarray, np.ndarray]], given: dict[str, Any]) -> Divided:
         X, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         sizes = tuple(len(part[1]) for part in parts)
-        return cls(X.astype(np.float64), y.astype(np.float32), "binary:logistic", len(parts), 0, given, sizes)
+        return cls(X.astype(np.float64), y.astype(np.float32), "binary:logistic", len(parts), 0, given, sizes=sizes)
 
     @property
     def thirds(self) -> tuple[Any, Any, Any]:

@@ -61,7 +61,7 @@ def table(name: str) -> tuple[Any, np.ndarray, dict[str, Any]]:
     if not path.exists():
         raise SystemExit(f"{path.name} is not at {folder()}: set SIMFL_DATA to the folder that holds it.")
     data = read(path, "y")
-    return data.expanded, data.y, {"original_features": data.n_features}
+    return data.X, data.y, {}
 
 
 NAMES = tuple(COLUMN_SCALE)

@@ -329,7 +329,7 @@ def labels_from_sums(view: RowSumsView, groups: Ints, belief: Doubles) -> Double
     proportional fitting for classes, by a common shift for numbers.
     """
     members, totals = view.members(), view.label_totals()
-    if view.objective == "reg:squarederror":
+    if not view.loss.classifies:
         gap = (totals[:, 0] - np.bincount(groups, belief[:, 0], len(totals))) / np.maximum(members, 1)
         return belief + gap[groups, None]
     totals = np.rint(totals)
@@ -352,7 +352,7 @@ def labels_of_known_people(view: RowSumsView, candidates: Ints, own_guess: Doubl
     shares = totals[candidates] / np.maximum(members[candidates], 1)[:, :, None]
     count = possible.sum(axis=1)
     mean = np.where(count > 0, (shares * possible).sum(axis=1) / np.maximum(count, 1), own_guess)
-    if view.objective == "reg:squarederror":
+    if not view.loss.classifies:
         return (mean + own_guess) / 2
     surer = mean.max(axis=1) > own_guess.max(axis=1)
     return np.where(surer[:, None], np.clip(mean, 0, 1), own_guess)

@@ -7,12 +7,15 @@ shows leaks, but cannot prove that there are none: another attack may find what 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 from simfl import params as parameters
 from simfl.audit import finished
 from simfl.audit.advice import advise
+from simfl.audit.columns import laid_out, on_columns
+from simfl.audit.coverage import differences, not_tried, why_not
 from simfl.audit.findings import TITLES, Audit, Finding, Setting
 from simfl.audit.joint import TRIALS as JOINT_TRIALS
 from simfl.audit.private import NOT_REPEATED, canaries_from_values
@@ -20,8 +23,10 @@ from simfl.audit.roles import seen_by
 from simfl.audit.scenario import Scenario
 from simfl.audit.together import Together
 from simfl.audit.trials import Trial, trials_of
+from simfl.data.schema import Schema
 from simfl.errors import ParameterError
 from simfl.params import Ids, Matching
+from simfl.party import Party
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +48,18 @@ class Options:
     params: Mapping[str, Any] = field(default_factory=dict)  # of `simfl.train`: n_hashes, bucket_width, recipe, ...
 
 
-def audit(X: Any, y: Any, *, tell: Callable[[str], None] = lambda attack: None, **options: Any) -> Audit:
+def audit(
+    X: Any,
+    y: Any,
+    *,
+    schema: Schema | None = None,
+    tell: Callable[[str], None] = lambda attack: None,
+    **options: Any,
+) -> Audit:
     """Attack what this party would send.
 
-    The options are those of `Options`; all others are parameters of `simfl.train`. `tell` is called with each attack's
-    title before it begins.
+    The options are those of `Options`; all others are parameters of `simfl.train`. `schema` is what a study declares of
+    the columns. `tell` is called with each attack's title before it begins.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
@@ -57,20 +69,27 @@ def audit(X: Any, y: Any, *, tell: Callable[[str], None] = lambda attack: None, 
     """
     names = {f.name for f in fields(Options)} - {"params"}
     chosen = {name: options.pop(name) for name in names & options.keys()}
-    return run(X, y, Options(**chosen, params=options), tell)
+    asked = Options(**chosen, params=options)
+    return run(Party(asked.name, X, y, schema=schema), asked, tell)
 
 
-def run(X: Any, y: Any, options: Options, tell: Callable[[str], None]) -> Audit:
+def run(party: Party, options: Options, tell: Callable[[str], None]) -> Audit:
     """Try every attack that applies, then search for advice."""
     limits = _limits(options.max_excess)
     _check_names(options.attacks or ())
-    scenario, setting = _opened(X, y, options)
-    findings = []
-    for trial in _trials(scenario, setting):
-        if options.attacks is None or trial.__name__ in options.attacks:
-            tell(TITLES[trial.__name__])
-            findings += trial(scenario, setting)
-    findings += _attack_model(scenario, options, tell)
+    options = replace(options, params=_on_columns(options.params, party.schema))
+    scenario, setting = _opened(party, options)
+    chosen = [t for t in _trials(scenario, setting) if options.attacks is None or t.__name__ in options.attacks]
+    trials: dict[str, Callable[[], list[Finding]]] = {t.__name__: partial(t, scenario, setting) for t in chosen}
+    trials |= _of_model(scenario, options)
+    notes = differences(scenario, options.params, of_model=any(name in finished.TRIALS for name in trials))
+    findings: list[Finding] = []
+    for name, trial in trials.items():
+        if why := why_not(name, scenario):
+            notes.append(not_tried(name, why))
+        else:
+            tell(TITLES[name])
+            findings += trial()
     searched = options.advise and setting.matching is not None  # hashes and buckets are all that it knows of
     if searched:
         tell("advice")
@@ -85,24 +104,34 @@ def run(X: Any, y: Any, options: Options, tell: Callable[[str], None]) -> Audit:
         advice=advise(scenario, setting, limits) if searched else [],
         limits=limits,
         sees=seen_by(setting),
-        not_run=[TITLES[name] for name in finished.TRIALS if name not in _of_model(options)],
+        not_run=[TITLES[name] for name in finished.TRIALS if name not in trials],
+        notes=notes,
     )
 
 
-def _opened(X: Any, y: Any, options: Options) -> tuple[Scenario, Setting]:
+def _on_columns(params: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
+    """The parameters for the columns that are audited: there must be fewer hash values than there were columns."""
+    found = on_columns(params, schema)
+    if schema is not None and schema.has_categories and params.get("recipe") != "joint":
+        found.setdefault("original_features", len(schema.without_party.columns))
+    return found
+
+
+def _opened(party: Party, options: Options) -> tuple[Scenario, Setting]:
     """Who has which rows, and what is attacked."""
-    params = dict(options.params)
+    params, y, (X, schema) = dict(options.params), party.rows.y, laid_out(party)
     if params.get("recipe") == "joint":
         if options.matching or options.ids != "linked":
             raise ParameterError("matching and ids are not available with recipe='joint': nothing is matched.")
         private = params.get("epsilon") is not None
         params["min_group"] = None if private else options.min_group  # noise stands in for groups
-        together = Together(X, y, options.parties, options.random_state, params, options.by_column)
+        together = Together(X, y, options.parties, options.random_state, params, options.by_column, schema)
         return together, _joint_setting(together, options)
     if options.by_column is not None:
         raise ParameterError("by_column is an option of recipe='joint' only. Leave it out, or set that recipe.")
     matching = _matching(options)
-    scenario = Scenario(X, y, options.parties, options.random_state, params, leaves=matching == "shared")
+    leaves = matching == "shared"
+    scenario = Scenario(X, y, options.parties, options.random_state, params, leaves, schema)
     return scenario, _setting(scenario, options, matching)
 
 
@@ -113,34 +142,29 @@ def _trials(scenario: Scenario, setting: Setting) -> list[Trial]:
     return JOINT_TRIALS if isinstance(scenario, Together) else [*trials_of(setting)]
 
 
-def _of_model(options: Options) -> list[str]:
-    """The attacks on the finished model that were asked for: all of them, or by name."""
-    return [
-        name
-        for name in finished.TRIALS
-        if (options.attack_model if options.attacks is None else name in options.attacks)
-    ]
-
-
-def _attack_model(scenario: Scenario, options: Options, tell: Callable[[str], None]) -> list[Finding]:
-    """Train as the options say, and attack what comes out."""
-    wanted = _of_model(options)
+def _of_model(scenario: Scenario, options: Options) -> dict[str, Callable[[], list[Finding]]]:
+    """The attacks on the finished model that were asked for, all of them or by name. It is trained as they begin."""
+    asked = finished.TRIALS if options.attack_model else ()
+    wanted = [name for name in finished.TRIALS if name in (asked if options.attacks is None else options.attacks)]
     if not wanted:
-        return []
-    left_out = {"objective", *(parameters.NOT_JOINT if options.params.get("recipe") == "joint" else ())}
-    private = parameters.is_private(scenario.stage_2)
+        return {}
+    joint, private = options.params.get("recipe") == "joint", parameters.is_private(scenario.stage_2)
+    left_out = {"objective", "party_column", *(parameters.NOT_JOINT if joint else ())}
     left_out |= {*NOT_REPEATED} if private else set()
     given = {name: value for name, value in options.params.items() if name not in left_out}
     if options.min_group and options.min_group > 1 and not private:
         given["min_group"] = options.min_group
-    given |= {"masked": True} if private else {}  # shares of the noise need masks
-    rows, seed = (scenario.dense, scenario.y), options.random_state
-    people = finished.People.of(*rows, objective=scenario.objective, parties=options.parties, seed=seed, given=given)
-    findings = []
-    for name in wanted:
-        tell(TITLES[name])
-        findings += finished.TRIALS[name](people)
-    return findings
+    given |= {"masked": True, "classes": scenario.classes} if private else {}  # shares of the noise need masks
+    people = finished.People.of(
+        scenario.dense,
+        scenario.y,
+        objective=scenario.objective,
+        parties=options.parties,
+        seed=options.random_state,
+        given=given,
+        schema=scenario.schema,
+    )
+    return {name: partial(finished.TRIALS[name], people) for name in wanted}
 
 
 def _limits(max_excess: float | Mapping[str, float] | None) -> dict[str, float]:

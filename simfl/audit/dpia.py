@@ -116,6 +116,8 @@ def render(audit: Audit, filing: Filing) -> str:
 def verdict(audit: Audit, marked: list[tuple[Finding, str]]) -> str:
     """The result of the attacks in one sentence."""
     n, above = len(marked), sum(mark != "calm" for _, mark in marked)
+    if not n:
+        return audit.verdict
     if audit.exceeded:
         return f"{len(audit.exceeded)} of {n} attacks do better than the limits of the study allow."
     if audit.limits:

@@ -135,6 +135,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, float] = {}
     sees: dict[str, str] = {}  # what each role sees
     not_run: list[str] = []  # titles of attacks that were left out, because they take minutes
+    notes: list[str] = []  # what could not be attacked, and how what was attacked differs from the study
 
     @property
     def exceeded(self) -> list[Finding]:
@@ -149,6 +150,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     def verdict(self) -> str:
         """What was found, in one sentence."""
         n = len(self.findings)
+        if not n:
+            return "No attack was tried, so nothing is known."
         if self.exceeded:
             return f"{len(self.exceeded)} of {n} attacks do better than the limits allow."
         if self.limits:
@@ -157,9 +160,9 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         return f"{above} of {n} attacks surely do better than guessing. No limits were set."
 
     @property
-    def furthest(self) -> Finding:
+    def furthest(self) -> Finding | None:
         """The finding that is furthest from guessing."""
-        return max(self.findings, key=lambda finding: finding.excess)
+        return max(self.findings, key=lambda finding: finding.excess, default=None)
 
     def to_json(self) -> str:
         """All of it, for programs."""
@@ -213,7 +216,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         worst_first = sorted(self.findings, key=lambda finding: -finding.excess)
         marked = [(finding, self.mark(finding)) for finding in worst_first]
         found = {mark for _, mark in marked}
-        worst = "bad" if "bad" in found else "warn" if "warn" in found and not self.limits else "calm"
+        calm = found and ("warn" not in found or self.limits)
+        worst = "bad" if "bad" in found else "calm" if calm else "warn"
         return template("audit.html.jinja").render(audit=self, marked=marked, worst=worst, words=MARKS)
 
 

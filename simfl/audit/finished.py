@@ -20,15 +20,17 @@ from simfl.arrays import AnyArray, Doubles, Floats, Longs, Mask
 from simfl.audit import membership, query, timberstrike
 from simfl.audit.attributes import attributes_of, one_hot_groups
 from simfl.audit.findings import Counted, Finding, Role, finding
-from simfl.audit.private import ranges_of
+from simfl.audit.private import declared_of
 from simfl.audit.views import Prior
 from simfl.baselines import all_in
+from simfl.data.schema import Schema
 from simfl.errors import DataError
 from simfl.federation import train
 from simfl.model import Model
 from simfl.party import Party
 from simfl.party.private_rows import settings
 from simfl.training import schedule
+from simfl.training.losses import Loss, loss_of
 
 MOST_ROWS = 3000  # of the table: a small training keeps more of each row, so this errs on the side of the attacker
 SHADOWS = 32
@@ -51,12 +53,22 @@ class People:
     parties: int
     seed: int
     given: dict[str, Any]
+    schema: Schema | None = None  # what is declared of the columns
 
     @classmethod
-    def of(cls, X: Doubles, y: Floats, objective: str, parties: int, seed: int, given: dict[str, Any]) -> People:
+    def of(
+        cls,
+        X: Doubles,
+        y: Floats,
+        objective: str,
+        parties: int,
+        seed: int,
+        given: dict[str, Any],
+        schema: Schema | None = None,
+    ) -> People:
         """A sample of a table: not more rows than the attacks can take."""
         drawn = np.random.default_rng([seed, 36]).permutation(len(y))[:MOST_ROWS]
-        return cls(X[drawn], y[drawn], objective, parties, seed, given)
+        return cls(X[drawn], y[drawn], objective, parties, seed, given, schema)
 
     @cached_property
     def thirds(self) -> tuple[Longs, Longs, Longs]:
@@ -70,7 +82,7 @@ class People:
     def trained(self, rows: AnyArray) -> Model:
         """The recipe, trained on the attacker's rows and these, which the other parties share."""
         parts = [self.thirds[2], *np.array_split(rows, self.parties - 1)]
-        schema = ranges_of(self.X) if parameters.is_private(self.params) else None
+        schema = declared_of(self.X, self.schema) if parameters.is_private(self.params) else self.schema
         members = [Party(f"party {i}", self.X[part], self.y[part], schema=schema) for i, part in enumerate(parts)]
         return train(members, callbacks=[], **self.settings)
 
@@ -100,6 +112,11 @@ class People:
         """The settings of the trees, with the recipe's filled in."""
         return parameters.train_params(**parameters.split(self.settings)[1])
 
+    @cached_property
+    def loss(self) -> Loss:
+        """The objective."""
+        return loss_of(self.params)
+
     @property
     def steps(self) -> tuple[Iterable[int], float, float]:
         """How many trees share their gradients, learning rate and lambda, as they were used: they are no secret."""
@@ -121,7 +138,7 @@ class People:
 
     def confidence(self, model: Model, rows: Doubles, y: AnyArray) -> Doubles:
         """How confident a model is of these labels."""
-        return membership.label_confidence(model.margins(rows.astype(np.float32)), y, self.objective)
+        return membership.label_confidence(model.margins(rows.astype(np.float32)), y, self.loss)
 
 
 # --- who is in it ----------------------------------------------------------------------------------------------------
@@ -193,9 +210,9 @@ def attribute_from_answers(people: People) -> list[Finding]:
 
 def _ask(people: People, model: Model, y: AnyArray, rows: Doubles) -> Doubles:
     """The log likelihood of the labels; several versions of each row follow each other."""
-    repeated = np.repeat(y, len(rows) // len(y))
+    repeated = np.repeat(y, len(rows) // len(y), axis=0)
     confidence = people.confidence(model, rows * people.prior.deviation + people.prior.mean, repeated)
-    return confidence if people.objective == "reg:squarederror" else np.asarray(-np.logaddexp(0, -confidence))
+    return np.asarray(-np.logaddexp(0, -confidence)) if people.loss.classifies else confidence
 
 
 # --- which rows are behind it ----------------------------------------------------------------------------------------
@@ -203,7 +220,7 @@ def _ask(people: People, model: Model, y: AnyArray, rows: Doubles) -> Doubles:
 
 def rows_from_all_trees(people: People, effort: int = timberstrike.PROPOSALS) -> list[Finding]:
     """The other parties' rows: by a party, by somebody who has the model alone, and by whoever sees leaf sums."""
-    if people.objective != "binary:logistic" or people.X.shape[1] > MOST_COLUMNS:
+    if not people.loss.classifies or people.loss.is_multi or people.X.shape[1] > MOST_COLUMNS:
         return []
     found = []
     for seen in views_of(people):

@@ -35,12 +35,12 @@ def _rows_alone(scenario: Together, listener: Listener) -> Finding:
     success = np.zeros(len(alone.foreign))
     success[rows] = 1.0
     details = {"rows": float(len(rows))}
-    if scenario.objective == "binary:logistic" and len(rows):
+    if scenario.two_classes and len(rows):
         y, margin = scenario.people.y[alone.foreign[rows]], scenario.margin[alone.foreign[rows], 0]
         details |= {"labels right": float(((gradient < 0) == (y > 0)).mean())}
         details |= {"labels right, by the model": float(((margin > 0) == (y > 0)).mean())}
     sentence = (
-        f"Over {len(scenario.rounds)} trees {{success}} of {len(success)} foreign rows are singled out by a "
+        f"Over {scenario.trees_in_words} {{success}} of {len(success)} foreign rows are singled out by a "
         "combination of the sums of a tree, or by two boxes of trees that grow side by side."
     )
     if "labels right" in details:
@@ -90,7 +90,7 @@ def members_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
         counted = _told_apart(scenario, listener.parties, evidence.asked, known)
         what = "counts and sums" if listener.reads else "counts"
         sentence = (
-            f"Given a person's record and label, the model and the {what} of {len(scenario.rounds)} trees show with "
+            f"Given a person's record and label, the model and the {what} of {scenario.trees_in_words} show with "
             "{success} accuracy whether it took part (guessing: {guess}); at 1 % false alarms "
             f"{counted.details['found at 1 % false alarms']:.1%} of the members are found."
         )
@@ -106,8 +106,8 @@ def members_from_model(scenario: Together, setting: Setting) -> list[Finding]:
     asked = scenario.ears[listener.parties].evidence.asked
     counted = _told_apart(scenario, listener.parties, asked, scenario.fit[asked][:, None])
     sentence = (
-        "Given a person's record and label, the finished model alone shows with {success} accuracy whether it took "
-        "part (guessing: {guess})."
+        f"Given a person's record and label, the model of {scenario.trees_in_words} alone shows with {{success}} "
+        "accuracy whether it took part (guessing: {guess})."
     )
     roles: list[Role] = ["submitter", "outsider"]
     return [finding("members_from_model", roles, counted, sentence, "right answers")]
@@ -135,8 +135,6 @@ def _told_apart(scenario: Together, parties: tuple[int, ...], asked: Longs, know
 
 def labels_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
     """The label of a person whose features are known, from the sums that it is part of and the model."""
-    if scenario.objective != "binary:logistic":
-        return []
     findings = []
     for listener in scenario.listeners:
         if not listener.reads:
@@ -149,7 +147,7 @@ def labels_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
         guess, success = (_labels_right(known, y, own, victim) for known in (margin, np.hstack([margin, sums])))
         sentence = (
             "A party that knows all features of a person gets the label right in {success} of all cases with the sums "
-            "that the person is part of and the finished model; with the model alone, in {guess}."
+            f"that it is part of and the model of {scenario.trees_in_words}; with the model alone, in {{guess}}."
         )
         counted = Counted(success, guess, {})
         findings.append(finding("labels_from_totals", listener.roles, counted, sentence, LABELS_RIGHT))

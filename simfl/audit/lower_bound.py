@@ -24,6 +24,7 @@ from simfl.federation import train
 from simfl.model import Model
 from simfl.party import Party
 from simfl.training import schedule
+from simfl.training.losses import loss_named
 
 CONFIDENCE = 0.95
 GUESSED = (1.0, 0.5, 0.2, 0.05)  # shares of the canaries that are guessed, the clearest; each costs some confidence
@@ -115,7 +116,7 @@ class Canaries:
 
     def confidence(self, model: Model) -> Doubles:
         """How confident a model is of each canary's label."""
-        return label_confidence(model.margins(self.X.astype(np.float32)), self.y, "binary:logistic")
+        return label_confidence(model.margins(self.X.astype(np.float32)), self.y, loss_named("binary:logistic"))
 
 
 def coins_from_leaf_values(model: Model, X: AnyArray, y: AnyArray, canaries: Canaries) -> Doubles:

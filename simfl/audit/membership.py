@@ -17,6 +17,7 @@ from scipy import special, stats
 from simfl.arrays import AnyArray, Doubles, Mask
 from simfl.report.bootstrap import RESAMPLINGS
 from simfl.report.ranks import area
+from simfl.training.losses import Loss
 
 FALSE_ALARMS = 0.01  # at which the share of members that are found is counted
 FEWEST = 2  # shadows of each kind: fewer have no mean to speak of
@@ -109,12 +110,19 @@ def answers_right(scores: Doubles, members: Mask, rng: np.random.Generator) -> D
     return np.asarray(said == members, dtype=np.float64)
 
 
-def label_confidence(margins: AnyArray, y: AnyArray, objective: str) -> Doubles:
-    """How confident answers are of the true label: its log odds; for numbers minus the log of the squared error."""
-    if objective == "binary:logistic":
-        return np.asarray((2 * y - 1) * margins, dtype=np.float64)
-    if objective == "multi:softprob":
+def label_confidence(margins: AnyArray, y: AnyArray, loss: Loss) -> Doubles:
+    """How confident answers are of the true label.
+
+    Of a class: its log odds. Of a number: minus the log of the squared error. Of a time between bounds: the log of its
+    chance.
+    """
+    if loss.is_multi:
         logs = special.log_softmax(margins.astype(np.float64), axis=1)
         own = logs[np.arange(len(y)), y.astype(np.int64)]
         return np.asarray(own - np.log(-np.expm1(np.minimum(own, -1e-9))))
-    return np.asarray(-np.log((margins - y).astype(np.float64) ** 2 + 1e-6 * float(np.var(y)) + 1e-12))
+    if loss.classifies:
+        return np.asarray((2 * y - 1) * margins, dtype=np.float64)
+    if loss.labels == "bounds":
+        return -loss.row_losses(margins[:, None], y)[loss.metrics[0]]
+    error = (loss.predicted(margins) - y).astype(np.float64)
+    return np.asarray(-np.log(error**2 + 1e-6 * float(np.var(y)) + 1e-12))

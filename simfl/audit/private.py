@@ -29,15 +29,20 @@ def ranges_of(X: AnyArray) -> Schema:
     return Schema(tuple(Column(name=f"column {j}", low=a, high=max(b, a + 1.0)) for j, (a, b) in ends))
 
 
+def declared_of(X: AnyArray, schema: Schema | None) -> Schema:
+    """What the study declares of the columns or, where it does not declare all of them, what it would."""
+    complete = schema is not None and all(points is not None for points in schema.declared_cuts(2))
+    return schema if schema is not None and complete else ranges_of(X)
+
+
 def canaries_from_values(scenario: Scenario, setting: Setting) -> list[Finding]:
     """Coins of canaries, from the leaf values of one training. Only of two classes: canaries have one or the other."""
-    if scenario.objective != "binary:logistic":
-        return []
     X, y = scenario.dense, scenario.y.astype(int)
     given: dict[str, Any] = {k: v for k, v in scenario.given.items() if k not in NOT_REPEATED}
     drawn = Canaries.draw(X, min(CANARIES, len(y)), setting.seed)
-    run: dict[str, Any] = {"parties": setting.parties, "random_state": setting.seed, "schema": ranges_of(X)}
-    scores = scores_of_one_run(X, y, drawn, **run, **given | {"masked": True, "objective": scenario.objective})
+    schema = declared_of(X, scenario.schema)
+    run: dict[str, Any] = {"parties": setting.parties, "random_state": setting.seed, "schema": schema}
+    scores = scores_of_one_run(X, y, drawn, **run, **given | {"masked": True})
     promised, delta = scenario.stage_2.epsilon or 0.0, scenario.stage_2.delta
     shown = epsilon_lower_bound(scores, drawn.members, delta).epsilon
     right = ((scores > np.median(scores)) == drawn.members).astype(np.float64)

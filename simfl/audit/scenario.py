@@ -13,10 +13,11 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl import params as parameters
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
+from simfl.arrays import Doubles, Ints, Longs, Table
 from simfl.audit.attributes import attributes_of, one_hot_groups
 from simfl.audit.views import Hashing, Prior, RowSumsView, seed_of
-from simfl.data.table import as_labels, as_table, class_numbers, objective_for, plain_classes
+from simfl.data.schema import Schema
+from simfl.data.table import as_labels, as_table, as_targets, objective_for, plain_classes
 from simfl.errors import DataError, ParameterError
 from simfl.federation import prepare, train
 from simfl.model import Model
@@ -26,7 +27,7 @@ from simfl.preprocessing.scaling import Scale, common_scale, moments
 from simfl.preprocessing.similarity import most_similar, order_by_likeness
 from simfl.training.gradients import draw_similar
 from simfl.training.groups import join_small_groups
-from simfl.training.losses import loss_named
+from simfl.training.losses import in_xgboost, loss_of
 from simfl.training.trees import Tree, all_trees
 
 MOST_ROWS = 40_000  # of the table: of a larger one, this many are drawn at random
@@ -34,7 +35,9 @@ FEWEST_ROWS = 20  # of a party: fewer teach an attacker nothing
 MOST_ATTACKED = 1000  # rows of the victim that the slower attacks are counted on
 TREES_PER_PARTY = 10
 TABLE = "The table to audit"
-ATTACKED = ("binary:logistic", "multi:softprob", "reg:squarederror")  # objectives
+# In an audit all rows train, to the end: a study that sets some aside, or stops early, sends no more than that.
+# Whose a row is, everybody knows.
+NOT_AUDITED = ("validation_fraction", "early_stopping_rounds", "party_column")
 VICTIM, ATTACKER = 0, 1  # places among the parties; the victim builds the first tree
 
 
@@ -57,23 +60,31 @@ class Scenario:
 
     most_rows = MOST_ROWS
 
-    def __init__(self, X: Any, y: Any, parties: int, seed: int, params: dict[str, Any], leaves: bool = True) -> None:
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        parties: int,
+        seed: int,
+        params: dict[str, Any],
+        leaves: bool = True,
+        schema: Schema | None = None,
+    ) -> None:
         table, _ = as_table(X, TABLE)
         labels = as_labels(y, table.shape[0], TABLE)
-        self.n_rows, self.seed, self.leaves = table.shape[0], seed, leaves
+        self.n_rows, self.seed, self.leaves, self.schema = table.shape[0], seed, leaves, schema
         _check_size(self.n_rows, parties)
         given = params.get("objective", "auto")
         self.objective: str = objective_for(labels) if given == "auto" else given
-        if self.objective not in ATTACKED:
-            raise ParameterError(
-                f"The audit's attacks know the gradients of {', '.join(ATTACKED)}, and here is {self.objective}. "
-                "Attack the same rows with one of these: what leaves is of the same kind."
-            )
-        first, self.given = parameters.split({k: v for k, v in params.items() if k != "objective"})
+        kept = {name: value for name, value in params.items() if name not in NOT_AUDITED}
+        first, self.given = parameters.split(kept | {"objective": self.objective})
         self.stage_2 = parameters.train_params(**self.given)
+        self.loss = loss_of(self.stage_2)
         chosen = np.sort(self._rng(1).permutation(self.n_rows)[: self.most_rows])
         self.X: Table = table[chosen]
-        self.y = _as_numbers(labels[chosen], self.objective)
+        known = plain_classes(labels[chosen]) if self.loss.classifies else None
+        self.classes: list[Any] | None = None if known is None else list(range(max(len(known), 2)))
+        self.y = as_targets(labels[chosen], self.loss, known, TABLE)
         self.dense: Doubles = (self.X.toarray() if sparse.issparse(self.X) else self.X).astype(np.float64)
         self.members = self._divided(len(chosen), parties)
         self.victim, self.attacker = self.members[VICTIM], self.members[ATTACKER]
@@ -113,12 +124,25 @@ class Scenario:
         codes = hashing.codes(np.where(np.isnan(self.dense), self.scale.mean, self.dense))
         return HashedRows(hashing, codes[self.attacker], codes[self.victim], codes[self.others])
 
+    @property
+    def most_trees(self) -> int:
+        """How many the parameters lead to."""
+        return self.stage_2.n_trees
+
+    @property
+    def n_trees(self) -> int:
+        """How many are grown here: a few per party or, where the leaves of rows are of interest, up to a rematch."""
+        return (self.leaves and self.stage_2.rematch) or TREES_PER_PARTY * len(self.members)
+
     @cached_property
     def model(self) -> Model:
-        """A real training: a few trees per party or, where the leaves of rows are of interest, up to a rematch."""
-        rounds = (self.leaves and self.stage_2.rematch) or TREES_PER_PARTY * len(self.members)
-        given = self.given | {"n_trees": rounds, "objective": self.objective, "random_state": self.seed}
-        return train(self.ready, callbacks=[], **given)
+        """A real training."""
+        return train(self.ready, callbacks=[], **self.given | {"n_trees": self.n_trees, "random_state": self.seed})
+
+    @property
+    def two_classes(self) -> bool:
+        """Whether a label is one of two."""
+        return self.loss.classifies and not self.loss.is_multi
 
     def trees(self, builder: int | None = None) -> list[Tree]:
         """All trees of the training, or those of one builder."""
@@ -129,9 +153,10 @@ class Scenario:
     @cached_property
     def start(self) -> Doubles:
         """The start value of the training, which everybody receives."""
-        loss = loss_named(self.objective)
-        sums = np.bincount(self.y.astype(np.int64)) if loss.classifies else self.y.sum(dtype=np.float64, keepdims=True)
-        return loss.start(sums.astype(float).tolist(), float(len(self.y)))
+        given = self.stage_2.base_score
+        sums = self.loss.label_sums(self.y, None, len(self.classes or ()))
+        start = self.loss.start(sums, float(len(self.y)))
+        return start if given is None else np.full(len(start), given)
 
     def similar(self, queries: Ints, seed: int) -> Ints:
         """The attacker's rows that rows with these codes resemble."""
@@ -145,7 +170,7 @@ class Scenario:
         groups = draw_similar(similar, seed_of(self.seed, 5, 0))
         if min_group > 1:
             groups = self._joined(similar, groups, min_group)
-        return RowSumsView.of(groups, self.y[self.others], len(self.attacker), self.objective, self.start), groups
+        return RowSumsView.of(groups, self.y[self.others], len(self.attacker), self.loss, self.start), groups
 
     def _joined(self, similar: Ints, drawn: Ints, min_group: int) -> Ints:
         """The same after every party has joined its groups that are too small."""
@@ -165,28 +190,29 @@ class Scenario:
     @cached_property
     def own_model(self) -> xgb.Booster:
         """A model of the attacker's rows."""
-        classes = {"num_class": int(self.y.max()) + 1} if self.objective == "multi:softprob" else {}
-        options = {"objective": self.objective, "max_depth": 4, "learning_rate": 0.2, "verbosity": 0, "nthread": 1}
+        classes = {"num_class": len(self.classes or ())} if self.loss.is_multi else {}
+        options = {"max_depth": 4, "learning_rate": 0.2, "verbosity": 0, "nthread": 1}
         rows = xgb.DMatrix(self.X[self.attacker], label=self.y[self.attacker])
-        return xgb.train(options | classes, rows, 40)
+        return xgb.train(in_xgboost(self.stage_2) | options | classes, rows, 40)
 
     def believed(self, X: Table) -> Doubles:
         """What the attacker's own model says about rows: a probability per class, or a number."""
-        p = self.own_model.predict(xgb.DMatrix(X)).astype(np.float64)
-        return np.column_stack([1 - p, p]) if self.objective == "binary:logistic" else p.reshape(len(p), -1)
+        margin = self.own_model.predict(xgb.DMatrix(X), output_margin=True)
+        p = self.loss.predicted(margin).astype(np.float64)
+        return np.column_stack([1 - p, p]) if self.two_classes else p.reshape(len(p), -1)
 
     def prior_labels(self, n: int) -> Doubles:
         """What the attacker's own labels say about anybody's: the shares of the classes, or the mean."""
         own = self.y[self.attacker]
-        if self.objective == "reg:squarederror":
+        if not self.loss.classifies:
             return np.full((n, 1), float(own.mean()))
-        shares = np.bincount(own.astype(np.int64), minlength=int(self.y.max()) + 1) / len(own)
+        shares = np.bincount(own.astype(np.int64), minlength=len(self.classes or ())) / len(own)
         return np.tile(shares, (n, 1))
 
     def labels_right(self, belief: Doubles) -> Doubles:
         """Per row of the victim: the chance that the likeliest label is the true one; ties are guessed."""
         y = self.y[self.victim]
-        if self.objective == "reg:squarederror":
+        if not self.loss.classifies:
             return (np.abs(belief[:, 0] - y) <= 0.5 * float(self.y[self.attacker].std())).astype(np.float64)
         top = belief >= belief.max(axis=1, keepdims=True) - 1e-9
         return np.asarray(top[np.arange(len(y)), y.astype(np.int64)] / top.sum(axis=1))
@@ -199,12 +225,3 @@ def _check_size(n_rows: int, parties: int) -> None:
         raise DataError(
             f"{n_rows} rows are too few to audit with {parties} parties: it takes {FEWEST_ROWS * parties} at least."
         )
-
-
-def _as_numbers(labels: AnyArray, objective: str) -> Floats:
-    if objective != "reg:squarederror":
-        return class_numbers(labels, plain_classes(labels), TABLE)
-    try:
-        return labels.astype(np.float32)
-    except ValueError:
-        raise DataError(f"{TABLE} has labels that are not numbers. Leave out the objective.") from None

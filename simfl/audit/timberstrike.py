@@ -94,7 +94,7 @@ def first_of_batch(n: int, batches: Iterable[int]) -> Longs:
 def forest_of(model: Model, batches: Iterable[int] = repeat(1)) -> Forest:
     """The trees of a binary classifier and the margin that it starts from."""
     found = warm_start(model)
-    base = float(loss_named("binary:logistic").margin(found.base_score)[0])
+    base = float(loss_named(found.objective).margin(found.base_score)[0])
     return Forest.of([tree for trees in found.rounds for tree in trees], base, batches)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from scipy import sparse
 
+from simfl import messages as msg
 from simfl import params as parameters
 from simfl.arrays import Doubles, Floats, Longs
 from simfl.audit.findings import Role
@@ -16,9 +18,11 @@ from simfl.audit.listening import STRANGER, People, listen
 from simfl.audit.scenario import ATTACKER, MOST_ATTACKED, VICTIM, Scenario
 from simfl.audit.totals import Alone, Equations, Evidence
 from simfl.audit.views import seed_of
-from simfl.errors import ParameterError
-from simfl.joint.machine import Labelled, Machine, Mine, Plan
+from simfl.data.schema import Schema
+from simfl.joint.machine import Labelled, Machine
 from simfl.joint.shared import Shared
+from simfl.party.joint_rows import machine_of
+from simfl.party.party import Rows, Split
 from simfl.training.trees import Tree
 
 MOST_ROWS = 12_000  # of the table, those of strangers included
@@ -37,11 +41,11 @@ class Listener:
 
 
 class Ears:
-    """The attacks of one set of parties, while they listen."""
+    """The attacks of one set of parties, while they listen. `two_classes`: labels are 0 or 1."""
 
-    def __init__(self, parties: tuple[int, ...], people: People, asked: Longs, seed: int, solves: bool) -> None:
-        self.alone, self.evidence = Alone(parties, people, seed), Evidence(parties, people, asked)
-        self.equations = Equations(parties, people) if solves else None
+    def __init__(self, parties: tuple[int, ...], people: People, asked: Longs, seed: int, two_classes: bool) -> None:
+        self.alone, self.evidence = Alone(parties, people, seed), Evidence(parties, people, asked, two_classes)
+        self.equations = Equations(parties, people) if two_classes and parties == (ATTACKER,) else None
 
 
 class Together(Scenario):
@@ -50,10 +54,17 @@ class Together(Scenario):
     most_rows = MOST_ROWS
 
     def __init__(
-        self, X: Any, y: Any, parties: int, seed: int, params: dict[str, Any], by_column: int | None = None
+        self,
+        X: Any,
+        y: Any,
+        parties: int,
+        seed: int,
+        params: dict[str, Any],
+        by_column: int | None = None,
+        schema: Schema | None = None,
     ) -> None:
         self.by_column = by_column
-        super().__init__(X, y, parties, seed, params)
+        super().__init__(X, y, parties, seed, params, schema=schema)
 
     def _divided(self, n_rows: int, parties: int) -> list[Longs]:
         order = self._rng(2).permutation(n_rows)
@@ -72,37 +83,52 @@ class Together(Scenario):
 
     def _prepare(self, given: dict[str, Any]) -> None:
         parameters.prepare_params(**given)
-        trees = min(self.stage_2.n_trees, MOST_TREES)
-        if self.stage_2.monotone_constraints or self.stage_2.interaction_constraints:
-            raise ParameterError("An audit of trees grown together takes no constraints on columns. Leave them out.")
-        self.stage_2 = msgspec.structs.replace(self.stage_2, n_trees=trees, objective=self.objective)
+        self.stage_2 = parameters.with_numbers(self.stage_2, None, self.X.shape[1])
+
+    @property
+    def n_trees(self) -> int:
+        """How many are grown here. With epsilon there are no totals to listen to, and nothing is cut short."""
+        private = parameters.is_private(self.stage_2)
+        return self.most_trees if private else min(self.most_trees, MOST_TREES)
+
+    @property
+    def trees_in_words(self) -> str:
+        """How many were grown, of how many."""
+        n, most = len(self.rounds), self.most_trees
+        return f"{n} trees" if n == most else f"{n} of up to {most} trees"
 
     @property
     def has_likely_strangers(self) -> bool:
         """Whether strangers are like members. Where parties differ in a column, this alone tells them apart."""
         return self.by_column is None
 
-    @property
-    def n_outputs(self) -> int:
-        """Trees of a round."""
-        return int(self.y.max()) + 1 if self.objective == "multi:softprob" else 1
+    @cached_property
+    def grown_from(self) -> Floats:
+        """The rows as trees see them: what a sparse table does not store is missing."""
+        if not sparse.issparse(self.X):
+            return np.asarray(self.X)
+        stored, rows = self.X.tocoo(), np.full(self.X.shape, np.nan, np.float32)
+        rows[stored.row, stored.col] = stored.data
+        return rows
 
     @cached_property
     def machines(self) -> list[Machine]:
-        """Of all parties, before the first step."""
-        names = tuple(f"party {i}" for i in range(len(self.members)))
-        plan = Plan(self.stage_2, np.zeros(self.X.shape[1], np.int32), self.n_outputs, names)
-        secrets, shared = [seed_of(self.seed, 6, i).to_bytes(8) for i in range(len(names))], Shared()
-        own = [self._labelled(rows) for rows in self.members]
-        return [Machine(plan, Mine(rows, None, secret, 1, shared)) for rows, secret in zip(own, secrets, strict=True)]
-
-    def _labelled(self, rows: Longs) -> Labelled:
-        return Labelled(self.dense[rows].astype(np.float32), self.y[rows].astype(np.float32))
+        """Of all parties, before the first step: as a training starts them."""
+        names, shared = [f"party {i}" for i in range(len(self.members))], Shared()
+        params = msgspec.structs.replace(self.stage_2, n_trees=self.n_trees)
+        start = msg.StartTogether(params=params, classes=self.classes, parties=names, masked=False)
+        found = []
+        for i, own in enumerate(self.members):
+            split = Split(names[i], Rows(self.grown_from[own], self.y[own]), None, self.schema)
+            secret = seed_of(self.seed, 6, i).to_bytes(8)
+            found.append(machine_of(start, split, secret, 1, shared, whole=True))
+        return found
 
     @cached_property
     def people(self) -> People:
         """All rows, party by party."""
-        return People.of(self.machines, self._labelled(self.strangers))
+        aside = Labelled(self.grown_from[self.strangers], self.y[self.strangers])
+        return People.of(self.machines, aside)
 
     @property
     def row(self) -> Longs:
@@ -137,8 +163,7 @@ class Together(Scenario):
         people, found = self.people, {}
         for parties in dict.fromkeys(listener.parties for listener in self.listeners):
             asked = np.concatenate([self._some(people, party) for party in ([VICTIM], parties, [STRANGER])])
-            solves = parties == (ATTACKER,) and self.objective == "binary:logistic"
-            found[parties] = Ears(parties, people, asked, self.seed, solves)
+            found[parties] = Ears(parties, people, asked, self.seed, self.two_classes)
         attacks = [a for ears in found.values() for a in (ears.alone, ears.evidence, ears.equations) if a is not None]
         listen(self.machines, people, attacks)
         for ears in found.values():
@@ -164,7 +189,7 @@ class Together(Scenario):
         """How well the finished model explains the label of each of the people: minus the loss."""
         loss = self.machines[0].loss
         each = [
-            loss.metric_sums(self.margin[i : i + 1], self.people.y[i : i + 1], None)[loss.metric]
+            loss.metric_sums(self.margin[i : i + 1], self.people.y[i : i + 1], None)[loss.metrics[0]]
             for i in range(len(self.people.y))
         ]
         return -np.array(each)

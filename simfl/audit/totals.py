@@ -201,8 +201,8 @@ class Evidence:
     it can rehearse on rows of which it knows the answer.
     """
 
-    def __init__(self, parties: Sequence[int], people: People, asked: Longs) -> None:
-        self.parties, self.people, self.asked = parties, people, asked
+    def __init__(self, parties: Sequence[int], people: People, asked: Longs, two_classes: bool = True) -> None:
+        self.parties, self.people, self.asked, self.two_classes = parties, people, asked, two_classes
         self.own = np.isin(people.party, parties)
         foreign = people.foreign_to(parties)
         self.ratio = len(foreign) / int(self.own.sum())
@@ -241,7 +241,7 @@ class Evidence:
             gaps = self._gaps(told, told.between_cuts(value), x, told.noise(number, self.n_foreign))
             weight = sent[gaps.cell] / gaps.variance
             self._add(told, 1 + number, gaps, weight * (gaps.gap * gaps.x - gaps.x**2 / 2))
-            if number == 0:  # a label of 1 in place of 0 makes the gradient smaller by 1
+            if number == 0 and self.two_classes:  # a label of 1 in place of 0 makes the gradient smaller by 1
                 p = gaps.x + self.people.y[self.asked[gaps.person]]
                 self._add(told, 3, gaps, -weight * (gaps.gap - p + 0.5))
 

@@ -294,13 +294,14 @@ def rows_from_trees(scenario: Scenario, setting: Setting) -> list[Finding]:
 
 def _counts_read(scenario: Scenario, tree: Tree) -> dict[str, float]:
     """The share of leaves whose number of rows, over all parties, can be read off their value."""
-    params = scenario.stage_2
+    params, loss = scenario.stage_2, scenario.loss
     exact = params.leaf_values == "global" and not params.reg_alpha and not params.max_delta_step
-    if scenario.objective != "binary:logistic" or not exact or params.turns == "all":
+    if not scenario.two_classes or params.scale_pos_weight != 1 or not exact or params.turns == "all":
         return {}
     counts = np.bincount(leaf_numbers(tree, scenario.X), minlength=tree.n_leaves)
+    (p,) = loss.predicted(loss.margin(scenario.start)).tolist()
     found = attacks.counts_from_leaf_values(
-        tree.value[tree.leaves], float(scenario.start[0]), params.learning_rate, params.reg_lambda, len(scenario.y)
+        tree.value[tree.leaves], p, params.learning_rate, params.reg_lambda, len(scenario.y)
     )
     return {"counts_read": float((found == counts).mean())}
 

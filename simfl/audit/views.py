@@ -19,7 +19,7 @@ from simfl.preprocessing.similarity import most_similar
 from simfl.privacy.exact import from_ints, resolution
 from simfl.privacy.words import FORMS, split, to_words
 from simfl.training.gradients import draw_similar, most_uses, sum_onto_similar
-from simfl.training.losses import loss_named
+from simfl.training.losses import Loss
 
 TINY = 1e-9
 
@@ -135,13 +135,12 @@ class RowSumsView:
     gradients: Longs  # (rows of the builder, outputs)
     hessians: Longs
     exponents: tuple[int, int]
-    objective: str
+    loss: Loss
     base_score: Doubles
 
     @classmethod
-    def of(cls, similar: Ints, y: Floats, n_rows: int, objective: str, base_score: Doubles) -> RowSumsView:
+    def of(cls, similar: Ints, y: Floats, n_rows: int, loss: Loss, base_score: Doubles) -> RowSumsView:
         """The sums of foreign rows: `similar` is the builder's row that the gradient of each one goes to."""
-        loss = loss_named(objective)
         margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
         g, h = loss.gradients(margin, y, None)
         uses = most_uses(similar[:, None], n_rows)
@@ -149,30 +148,34 @@ class RowSumsView:
         for_G, for_H = (resolution([bound * uses], exact.gradient_bits) for bound in loss.bounds(margin, y))
         landed = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
         G, H = (part.reshape(n_rows, -1) for part in split(to_words(*landed, (for_G, for_H), exact), exact))
-        return cls(G, H, (for_G, for_H), objective, base_score)
+        return cls(G, H, (for_G, for_H), loss, base_score)
+
+    def _first(self) -> tuple[list[float], list[float]]:
+        """Of a row's first gradient, and hessian (of the first output): that of label 0, and what a label of 1 adds."""
+        margin = np.tile(self.loss.margin(self.base_score).astype(np.float32), (2, 1))
+        g, h = (
+            each[:, 0].astype(np.float64) for each in self.loss.gradients(margin, np.arange(2, dtype=np.float32), None)
+        )
+        return [g[0], g[1] - g[0]], [h[0], h[1] - h[0]]
 
     def members(self) -> Longs:
-        """The number of foreign rows in each sum: the first round's hessian is the same for all of them."""
-        loss = loss_named(self.objective)
-        margin = loss.margin(self.base_score).astype(np.float32)[None]
-        _, h = loss.gradients(margin, np.zeros(1, dtype=np.float32), None)
-        return np.asarray(np.rint(from_ints(self.hessians, self.exponents[1])[:, 0] / h[0, 0]), dtype=np.int64)
+        """The number of foreign rows in each sum: both sums are linear in it, and in the total of the labels."""
+        G, H = from_ints(self.gradients, self.exponents[0])[:, 0], from_ints(self.hessians, self.exponents[1])[:, 0]
+        (g, dg), (h, dh) = self._first()
+        return np.asarray(np.rint((H * dg - G * dh) / (h * dg - g * dh)), dtype=np.int64)
 
     def label_totals(self) -> Doubles:
         """Per sum: the members of each class, or (for numbers) the total of their labels."""
         G, n = from_ints(self.gradients, self.exponents[0]), self.members()[:, None]
-        margin = loss_named(self.objective).margin(self.base_score)
-        if self.objective == "reg:squarederror":
-            return margin * n - G
-        if self.objective == "binary:logistic":
-            ones = n / (1 + np.exp(-margin)) - G
-            return np.hstack([n - ones, ones])
-        p = np.exp(margin - margin.max())
-        return np.asarray(n * p / p.sum() - G)
+        if self.loss.is_multi:
+            return np.asarray(n * self.loss.predicted(self.loss.margin(self.base_score)[None]) - G)
+        (g, dg), _ = self._first()
+        total = (G - n * g) / dg
+        return np.hstack([n - total, total]) if self.loss.classifies else total
 
     def is_pure(self) -> Mask:
         """Per sum: whether it reveals the label of each member (one member, or one class)."""
-        if self.objective == "reg:squarederror":
+        if not self.loss.classifies:
             return np.asarray(self.members() == 1)
         return np.asarray(np.rint(self.label_totals()).max(axis=1) == self.members())
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +31,7 @@ from simfl.storage import write_atomically
 if TYPE_CHECKING:
     from simfl.audit.audit import Options
     from simfl.audit.findings import Audit
+    from simfl.party import Party
 
 # A study says all the rest.
 _BESIDE_STUDY = ("file", "party", "max_excess", "advice", "attack_model", "seed", "json", "out", "dpia")
@@ -105,16 +106,16 @@ def audit(
     check_writable(json, out, dpia)
     party = party or file.parent / "party.toml"
     if file.suffix == ".toml":
-        X, y, options = _read_study(context, file, party)
+        rows, options = _read_study(context, file, party)
     elif dpia is not None:
         raise ParameterError("--dpia needs a study: it says what was approved. Run: simfl audit study.toml --dpia PAGE")
     else:
         params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
-        X, y, options = _read_table(file, label, drop or (), replace(options, params=params))
+        rows, options = _read_table(file, label, drop or (), replace(options, params=params))
     limit = options.max_excess if max_excess is None else max_excess
     options = replace(options, advise=advice, attack_model=attack_model, random_state=seed, max_excess=limit)
-    found = _attack(X, y, options)
+    found = _attack(rows, options)
     for path, content in ((json, found.to_json), (out, found.html), (dpia, partial(_dpia, file, party, found))):
         if path is not None:
             write_atomically(path, content().encode())
@@ -131,26 +132,20 @@ def _refuse_beside_study(context: typer.Context) -> None:
         raise ParameterError(f"{words} cannot be given with a study: its own parameters count. Change the study.")
 
 
-def _read_table(file: Path, label: str | None, drop: Sequence[str], options: Options) -> tuple[Any, Any, Options]:
-    """The rows to attack, as numbers, their labels, and the options with what is known from the file."""
+def _read_table(file: Path, label: str | None, drop: Sequence[str], options: Options) -> tuple[Party, Options]:
+    """The rows to attack, and the options with the name of the file."""
     from simfl.data.files import read
+    from simfl.party import Party
 
     with offering_to_drop():
         data = read(file, label, drop=drop)
-    params = {**options.params, **_columns(options, data.n_features)}
-    return data.expanded, data.y, replace(options, name=file.name, params=params)
+    return Party(file.name, data.X, data.y, schema=data.schema), replace(options, name=file.name)
 
 
-def _columns(options: Options, n: int) -> dict[str, int]:
-    """How many columns there were before text became several: what hash values must be fewer than."""
-    return {} if options.params.get("recipe") == "joint" else {"original_features": n}
-
-
-def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Any, Any, Options]:
+def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Party, Options]:
     """The party's rows as the study reads them, and the study's parameters as they will be used."""
     from simfl.audit.audit import Options
     from simfl.deploy.tables import open_party
-    from simfl.party import Split
 
     _refuse_beside_study(context)
     study, party, _ = open_party(study_path, party_path)
@@ -167,20 +162,19 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         max_excess=study.audit.max_excess,
         params=params,
     )
-    options = replace(options, params=params | _columns(options, party.rows.X.shape[1]))
-    return Split.of(party, 0.0, 0).expansion.expand(party.rows.X), party.rows.y, options
+    return party, options
 
 
-def _attack(X: Any, y: Any, options: Options) -> Audit:
+def _attack(party: Party, options: Options) -> Audit:
     """The findings, at the terminal."""
     from simfl.audit.audit import run
 
     with console.status("attacking") as status:
-        found = run(X, y, options, tell=lambda attack: status.update(f"attacking: {attack}"))
+        found = run(party, options, tell=lambda attack: status.update(f"attacking: {attack}"))
     console.print(found.verdict, style="bold", highlight=False)
-    far = found.furthest
-    console.print(f"The furthest: {far.title} ({', '.join(far.roles)}).", highlight=False)
-    console.print(found.table())
+    if far := found.furthest:
+        console.print(f"The furthest: {far.title} ({', '.join(far.roles)}).", highlight=False)
+        console.print(found.table())
     console.print(found.roles())
     for finding in found.findings:
         console.print(f"- {finding.sentence}", highlight=False)
@@ -189,6 +183,8 @@ def _attack(X: Any, y: Any, options: Options) -> Audit:
     if found.not_run:
         titles = "; ".join(found.not_run)
         console.print(f"Not run, as it takes minutes (--attack-model): {titles}.", highlight=False)
+    for note in found.notes:
+        console.print(f"Note: {note}", highlight=False)
     return found
 
 

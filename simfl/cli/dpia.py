@@ -43,15 +43,22 @@ def gather(study_path: Path, party_path: Path, found: Audit) -> Filing:
 
 def _processing(study: Study, checked: Checked) -> dict[str, str]:
     first, second = study.params()
-    kinds = {name: kind if isinstance(kind, str) else f"{len(kind)} categories" for name, kind in study.columns.items()}
+    columns = [f"{name} ({_kind(kind)})" for name, kind in study.columns.items()]
     return {
         "learned": f"{', '.join(study.target.columns) if study.target else 'the label'}, with {second.objective}",
-        "from the columns": ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "all columns of the file",
+        "from the columns": ", ".join(columns) or "all columns of the file",
         "rows of this party": f"{checked.rows}, of which {first.validation_fraction:.0%} only measure",
         "parties": ", ".join(study.parties),
         "hub": f"{study.engine.host}, port {study.engine.port}; at least {study.parties_needed} parties to continue",
         "recipe": f"{second.recipe}, at most {second.n_trees} rounds of trees",
     }
+
+
+def _kind(declared: str | list[str] | dict[str, Any]) -> str:
+    """A column's kind, for people."""
+    if isinstance(declared, list):
+        return f"{len(declared)} categories"
+    return declared if isinstance(declared, str) else "number, where its values lie is declared"
 
 
 def _leaves(study: Study, checked: Checked) -> list[Leaving]:

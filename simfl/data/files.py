@@ -17,7 +17,6 @@ from simfl.data.header import Asked, check_named, columns_of, kind_of, reading, 
 from simfl.data.schema import Schema
 from simfl.data.table import refuse_commas, survival_bounds
 from simfl.errors import DataError, FileError, ParameterError
-from simfl.preprocessing.expansion import Expansion
 from simfl.storage import write_atomically
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "-nan", "null", "NULL", "<NA>", "#N/A", "#NA")  # in a CSV file
@@ -79,19 +78,6 @@ class Dataset:
         """Some of the rows with their labels."""
         X = self.X.iloc[numbers] if isinstance(self.X, pd.DataFrame) else self.X[numbers]
         return X, self.y[numbers]
-
-    @property
-    def n_features(self) -> int:
-        """How many columns there are."""
-        return int(self.X.shape[1])
-
-    @property
-    def expanded(self) -> Any:
-        """The rows as numbers, with a 0/1 column for every level of a category."""
-        if self.schema is None or not self.schema.has_categories:
-            return self.X
-        names = [n for c in self.schema.columns for n in ([f"{c.name}={x}" for x in c.levels] or [c.name])]
-        return pd.DataFrame(Expansion(self.schema.n_levels).expand(self.schema.encode(self.X)), columns=names)
 
     @property
     def notes(self) -> list[str]:

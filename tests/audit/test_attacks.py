@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from scipy.stats import truncnorm
 
 from simfl.audit import attacks, attributes
+from simfl.audit.coverage import LINEAR
 from simfl.audit.views import CodesView, Hashing, PointersView, Prior, RowSumsView, TokensView
+from simfl.training.losses import loss_named
 from simfl.training.trees import LEAF, Tree, children
 
 
@@ -246,29 +248,50 @@ def test_rows_in_the_same_leaves_stand_for_each_other():
 
 OBJECTIVES = {
     "binary:logistic": (np.array([0, 1, 1, 0, 1]), np.array([0.6])),
+    "binary:logitraw": (np.array([0, 1, 1, 0, 1]), np.array([0.6])),
     "multi:softprob": (np.array([0, 1, 2, 0, 2]), np.array([0.2, -0.5, 0.3])),
+    "multi:softmax": (np.array([0, 1, 2, 0, 2]), np.array([0.2, -0.5, 0.3])),
     "reg:squarederror": (np.array([1.5, -2.0, 7.25, 0.0, 3.0]), np.array([2.0])),
+    "count:poisson": (np.array([1.0, 0.0, 7.0, 2.0, 2.0]), np.array([2.4])),
+    "reg:gamma": (np.array([1.5, 0.25, 7.25, 2.0, 3.0]), np.array([2.8])),
+    "reg:tweedie": (np.array([1.5, 0.0, 7.25, 0.0, 3.0]), np.array([2.35])),
 }
+SETTINGS = [(objective, {}) for objective in OBJECTIVES]
+SETTINGS += [("binary:logistic", {"scale_pos_weight": 7.0}), ("reg:tweedie", {"tweedie_variance_power": 1.9})]
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_who_is_alone_in_a_sum_has_no_secret(objective):
-    y, base = OBJECTIVES[objective]
+def test_all_objectives_that_are_linear_in_the_label_are_tried():
+    assert {*OBJECTIVES} == {*LINEAR}
+
+
+@pytest.mark.parametrize(("objective", "settings"), SETTINGS)
+def test_who_is_alone_in_a_sum_has_no_secret(objective, settings):
+    (y, base), loss = OBJECTIVES[objective], loss_named(objective, settings)
     alone = np.array([4, 2, 0, 3, 1], dtype=np.int32)
-    view = RowSumsView.of(alone, y.astype(np.float32), 6, objective, base)
+    view = RowSumsView.of(alone, y.astype(np.float32), 6, loss, base)
     assert view.members().tolist() == [1, 1, 1, 1, 1, 0]
-    width = 1 if objective == "reg:squarederror" else 3 if objective == "multi:softprob" else 2
+    width = 3 if loss.is_multi else 2 if loss.classifies else 1
     found = attacks.labels_from_sums(view, alone, np.full((5, width), 1 / width))
-    if objective == "reg:squarederror":
-        np.testing.assert_allclose(found[:, 0], y, atol=1e-4)
-    else:
+    if loss.classifies:
         np.testing.assert_allclose(found[np.arange(5), y], 1.0, atol=1e-6)
+    else:
+        np.testing.assert_allclose(found[:, 0], y, atol=1e-4)
+
+
+@pytest.mark.parametrize(("objective", "settings"), SETTINGS)
+def test_sums_of_several_rows_tell_how_many_they_are_and_the_total_of_their_labels(objective, settings):
+    (y, base), loss = OBJECTIVES[objective], loss_named(objective, settings)
+    view = RowSumsView.of(np.array([0, 0, 0, 2, 2], np.int32), y.astype(np.float32), 3, loss, base)
+    assert view.members().tolist() == [3, 0, 2]
+    label = np.eye(int(y.max()) + 1)[y.astype(int)] if loss.classifies else y[:, None]
+    expected = [label[:3].sum(axis=0), 0 * label[0], label[3:].sum(axis=0)]
+    np.testing.assert_allclose(view.label_totals(), expected, atol=1e-4)
 
 
 def test_in_a_mixed_sum_the_shares_remain():
     y = np.array([1, 1, 0, 0], dtype=np.float32)
     groups = np.array([0, 0, 0, 1], dtype=np.int32)
-    view = RowSumsView.of(groups, y, 2, "binary:logistic", np.array([0.3]))
+    view = RowSumsView.of(groups, y, 2, loss_named("binary:logistic"), np.array([0.3]))
     found = attacks.labels_from_sums(view, groups, np.full((4, 2), 0.5))
     np.testing.assert_allclose(found[:, 1], [2 / 3, 2 / 3, 2 / 3, 0.0], atol=1e-4)
     assert view.is_pure().tolist() == [False, True]
@@ -277,7 +300,7 @@ def test_in_a_mixed_sum_the_shares_remain():
 def test_a_belief_decides_who_in_a_mixed_sum_has_which_label():
     y = np.array([1, 0], dtype=np.float32)
     groups = np.zeros(2, dtype=np.int32)
-    view = RowSumsView.of(groups, y, 1, "binary:logistic", np.array([0.5]))
+    view = RowSumsView.of(groups, y, 1, loss_named("binary:logistic"), np.array([0.5]))
     found = attacks.labels_from_sums(view, groups, np.array([[0.1, 0.9], [0.2, 0.8]]))
     assert found[0, 1] > 0.5 > found[1, 1]
     np.testing.assert_allclose(found.sum(axis=0), [1, 1], atol=1e-3)
@@ -285,7 +308,7 @@ def test_a_belief_decides_who_in_a_mixed_sum_has_which_label():
 
 def test_a_known_person_is_in_one_of_the_sums_that_have_members():
     y = np.array([1, 1, 0], dtype=np.float32)
-    view = RowSumsView.of(np.array([0, 0, 2], dtype=np.int32), y, 3, "binary:logistic", np.array([0.5]))
+    view = RowSumsView.of(np.array([0, 0, 2], dtype=np.int32), y, 3, loss_named("binary:logistic"), np.array([0.5]))
     candidates = np.array([[0, 1], [1, 2], [1, 1]], dtype=np.int32)
     own = np.array([[0.5, 0.5], [0.5, 0.5], [0.4, 0.6]])
     found = attacks.labels_of_known_people(view, candidates, own)

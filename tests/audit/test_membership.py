@@ -3,6 +3,7 @@ import pytest
 
 from simfl.audit.finished import People, counted_members, members_from_answers
 from simfl.audit.membership import Shadows, auc, found_share, label_confidence, lira, lira_offline, measured, rmia
+from simfl.training.losses import loss_named
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +78,15 @@ def test_no_more_strangers_are_accused_than_allowed():
 
 def test_confidence_is_the_log_odds_of_the_label():
     p = np.array([0.7, 0.2, 0.1])
-    (three,) = label_confidence(np.log(p)[None], np.array([0]), "multi:softprob")
+    (three,) = label_confidence(np.log(p)[None], np.array([0]), loss_named("multi:softprob"))
     assert three == pytest.approx(np.log(0.7 / 0.3))
-    assert label_confidence(np.array([2.0]), np.array([0]), "binary:logistic") == [-2.0]
-    near, far = label_confidence(np.array([1.0, 3.0]), np.array([1.1, 1.0]), "reg:squarederror")
+    assert label_confidence(np.array([2.0]), np.array([0]), loss_named("binary:logistic")) == [-2.0]
+
+
+def test_numbers_are_compared_with_what_is_predicted_and_times_by_their_chance():
+    near, far = label_confidence(np.array([1.0, 3.0]), np.array([1.1, 1.0]), loss_named("reg:squarederror"))
     assert near > far
+    far, near = label_confidence(np.array([4.0, 1.4]), np.array([4.0, 4.0]), loss_named("count:poisson"))  # exp(1.4)
+    assert near > far
+    (half,) = label_confidence(np.zeros(1), np.array([[1.0, np.inf]]), loss_named("survival:aft"))
+    assert half == pytest.approx(np.log(0.5))

@@ -48,7 +48,7 @@ def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
     array, form = reply.sums[f"party {VICTIM}"], FORMS[message.word_bytes]
     assert array.shape == (len(scenario.victim), 1)
     gradients, hessians = (part[:, None] for part in split(from_bytes(array.data, form.n_bytes), form))
-    view = views.RowSumsView(gradients, hessians, message.exponents, "binary:logistic", scenario.start)
+    view = views.RowSumsView(gradients, hessians, message.exponents, scenario.loss, scenario.start)
     labels = scenario.y[scenario.attacker]
     assert view.members().sum() == len(labels)
     np.testing.assert_allclose(view.label_totals().sum(axis=0), np.bincount(labels.astype(int)), atol=1e-3)

@@ -136,6 +136,22 @@ def test_trees_grown_together_are_audited_from_a_study(run, study):
     assert found["sees"]["hub"] == "sizes of vectors, and who takes part"
 
 
+def test_a_study_may_bind_columns_declare_ranges_and_stop_early(run, study, capsys):
+    """Names of the study's columns mean the audited ones, of which a category has several."""
+    study("")
+    bound = 'recipe = "joint"\nvalidation_fraction = 0.2\nearly_stopping_rounds = 2\nparty_column = true\n'
+    bound += 'monotone_constraints = { "mean radius" = 1 }\n'
+    bound += 'interaction_constraints = [["mean radius", "ward", "party"], ["mean area"]]\n'
+    text = Path("study.toml").read_text().replace('min_group = 5\nids = "fresh"\nn_hashes = 4\n', bound)
+    Path("study.toml").write_text(text.replace('"mean radius" = "number"', '"mean radius" = { low = 5, high = 30 }'))
+    assert run("study.toml", "--json", "a.json") == 0
+    found = json.loads(Path("a.json").read_text())
+    assert found["n_features"] == 9
+    assert "Over 10 trees" in found["findings"][0]["sentence"]
+    (note,) = found["notes"]
+    assert f"Note: {note}" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_finished_model_is_attacked_only_when_asked(run, capsys, tmp_path, monkeypatch):
     def brief(people):
         return finished.members_from_answers(people, n_shadows=2)

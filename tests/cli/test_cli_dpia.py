@@ -117,6 +117,29 @@ def test_a_study_that_the_party_would_refuse_or_that_is_above_its_limits_says_so
     assert "By its own rules, north would not take part: it names no study that it has approved" in head
 
 
+@pytest.mark.parametrize("recipe", ["similar", "joint"])
+def test_a_survival_study_has_its_page_which_says_what_was_not_attacked(simfl_command, tmp_path, recipe):
+    write_files(tmp_path, f'recipe = "{recipe}"\nobjective = "survival:aft"\n')
+    study = tmp_path / "study.toml"
+    text = study.read_text().replace(f'label = "{STRANGE}"', f'label = "e"\nevent = "{STRANGE}"')
+    study.write_text(text.replace('e = "number"\n', "").replace('a = "number"', "a = { low = 0, high = 40 }"))
+    assert simfl_command("audit", "study.toml", "--no-advice", "--json", "a.json", "--dpia", "d.html") == 0
+    text, found = text_of("d.html"), json.loads(Path("a.json").read_text())
+    assert "with survival:aft" in text
+    assert "a (number, where its values lie is declared), b (number)" in text
+    assert len(found["notes"]) == {"similar": 1, "joint": 2}[recipe]
+    assert all(note in text.split("4. Attacks")[1].split("5. Guarantee")[0] for note in found["notes"])
+    assert "Not run, as it takes minutes" in text
+
+
+def test_a_page_without_any_attack_is_no_good_news(tmp_path):
+    write_files(tmp_path)
+    audit = made_up([])
+    text = render(audit, gather(tmp_path / "study.toml", tmp_path / "party.toml", audit))
+    assert "No attack was tried" in text
+    assert 'class="verdict warn"' in text
+
+
 def test_without_a_study_there_is_nothing_to_file(simfl_command, tmp_path, capsys):
     write_files(tmp_path)
     assert simfl_command("audit", "t.csv", "--label", STRANGE, "--dpia", "d.html") == 1

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simfl
-from simfl.audit.scenario import Scenario
 from simfl.data.schema import Schema
 from simfl.deploy.study import parse_study
 from simfl.errors import DataError, ParameterError, SimFLError, StudyError
@@ -214,10 +213,8 @@ def test_a_start_value_is_a_time():
         simfl.train(parties(X, y), objective=AFT, base_score=-1.0)
 
 
-def test_the_audit_and_onnx_say_what_they_know(tmp_path):
+def test_onnx_says_what_it_knows(tmp_path):
     X, y = times()
-    with pytest.raises(ParameterError, match="The audit's attacks know the gradients of"):
-        Scenario(X, y, 3, 0, {})
     with pytest.raises(DataError, match=r"the model was trained with survival:aft"):
         to_onnx(simfl.train(parties(X, y), objective=AFT, **FEW), tmp_path / "m.onnx")
 
