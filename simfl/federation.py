@@ -252,7 +252,7 @@ def _grow_together(
     receiver = key and messages.SignedKey(key=boxes.public_half(key))
     order = hub.JointOrder(receiver or None, start)
     grown = hub.train_together(ready.transport, ready.about, params, order, callbacks=callbacks)
-    data = boxes.open_box(key, grown.sealed) if key else grown.sealed
+    data = boxes.content_of(boxes.open_box(key, grown.sealed)) if key else grown.sealed
     model = models.from_bytes(data, "The sealed model")
     return models.with_account(model, account(model.history, grown.history), {})
 

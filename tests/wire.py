@@ -196,5 +196,5 @@ def grow_together(transport, journal=None, callbacks=(), min_parties=None, **par
     order = hub.JointOrder(key and msg.SignedKey(key=boxes.public_half(key)))
     recovery = hub.Recovery(journal or hub.open_joint_journal(), min_parties)
     grown = hub.train_together(transport, prepared, checked, order, callbacks=callbacks, recovery=recovery)
-    data = boxes.open_box(key, grown.sealed) if key else grown.sealed
+    data = boxes.content_of(boxes.open_box(key, grown.sealed)) if key else grown.sealed
     return grown, models.from_bytes(data, "The sealed model")

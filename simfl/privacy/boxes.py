@@ -76,7 +76,7 @@ def signed(content: bytes, sender: str, run: str, identity: Identity | None) -> 
     return msgspec.msgpack.encode(parcel)
 
 
-def content_of(data: bytes, parties: Sequence[str], run: str, identity: Identity | None) -> bytes:
+def content_of(data: bytes, parties: Sequence[str] = (), run: str = "", identity: Identity | None = None) -> bytes:
     """The content, if a party of the study signed it for this run. Who has no certificate cannot check that."""
     try:
         parcel = msgspec.msgpack.decode(data, type=_Parcel)
