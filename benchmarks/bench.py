@@ -136,6 +136,7 @@ def page(found: dict[str, Any], measured_when: str | None = None) -> Page:
         if rows:
             made.head(title)
             made.table(rows[0], rows[1:])
+    made.say("Measurements that are not in the last table are of an earlier run of the same command.")
     return made
 
 

@@ -190,7 +190,7 @@ class HistogramGrower:
         shallow = TOP < self.params.max_depth < math.log2(n)  # a part of a deep tree would need room for all rows
         self._in_parts = n_entries >= MANY_ENTRIES and shallow
         self._rooms = [_Room(n, n_bins, self.params.max_depth) for _ in range(2**TOP if self._in_parts else 1)]
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[int, ThreadPoolExecutor] = {}  # by how many threads
 
     def grow(self, g: Floats, h: Floats, seed: int) -> Tree:
         """The next tree."""
@@ -230,9 +230,9 @@ class HistogramGrower:
         return _joined(top[:4], roots, [part[:4] for part in parts])
 
     def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="simfl-grow")
-        return self._pool
+        if self.threads not in self._pools:
+            self._pools[self.threads] = ThreadPoolExecutor(self.threads, thread_name_prefix="simfl-grow")
+        return self._pools[self.threads]
 
     def _place(self, g: Floats, h: Floats, seed: int) -> tuple[int, Rule]:
         """All rows that count into the root, with gradients as integers."""
