@@ -6,7 +6,7 @@ victim (`trials.py`); its success stands beside what the same attacker gets by g
 shows leaks, but cannot prove that there are none: another attack may find what these do not.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -40,6 +40,7 @@ class Options:
     attacks: Collection[str] | None = None  # names; None: all that apply
     attack_model: bool = False  # also attack the finished model, which takes minutes: `finished.py`
     random_state: int = 0
+    notes: Sequence[str] = ()  # what a reader of the findings must know
     params: Mapping[str, Any] = field(default_factory=dict)  # of `simfl.train`: n_hashes, bucket_width, recipe, ...
 
 
@@ -86,6 +87,7 @@ def run(X: Any, y: Any, options: Options, tell: Callable[[str], None]) -> Audit:
         limits=limits,
         sees=seen_by(setting),
         not_run=[TITLES[name] for name in finished.TRIALS if name not in _of_model(options)],
+        notes=[*options.notes],
     )
 
 

@@ -135,6 +135,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, float] = {}
     sees: dict[str, str] = {}  # what each role sees
     not_run: list[str] = []  # titles of attacks that were left out, because they take minutes
+    notes: list[str] = []  # what a reader of the findings must know
 
     @property
     def exceeded(self) -> list[Finding]:

@@ -18,6 +18,7 @@ from simfl.cli.options import (
     Label,
     Recipe,
     Seed,
+    Weight,
     check_writable,
     console,
     offering_to_drop,
@@ -71,6 +72,7 @@ def audit(
     file: File,
     party: PartyFile = None,
     label: Label = None,
+    weight: Weight = None,
     drop: Drop = None,
     matching: AnyMatching = None,
     ids: AnyIds = None,
@@ -98,7 +100,7 @@ def audit(
     simfl audit patients.csv --label outcome --recipe joint --parties 3
     """
     if file.suffix != ".toml":
-        asked = Asked(() if label is None else (label,), drop=tuple(drop or ()))
+        asked = Asked(() if label is None else (label,), drop=tuple(drop or ()), weight=weight)
         check_columns(file, asked)  # before anything heavy is loaded
     from simfl.audit.audit import Options
 
@@ -111,7 +113,8 @@ def audit(
     else:
         params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
-        X, y, options = _read_table(file, label, drop or (), replace(options, params=params))
+        options = replace(options, params=params, notes=_notes(weight))
+        X, y, options = _read_table(file, label, weight, drop or (), options)
     limit = options.max_excess if max_excess is None else max_excess
     options = replace(options, advise=advice, attack_model=attack_model, random_state=seed, max_excess=limit)
     found = _attack(X, y, options)
@@ -131,14 +134,26 @@ def _refuse_beside_study(context: typer.Context) -> None:
         raise ParameterError(f"{words} cannot be given with a study: its own parameters count. Change the study.")
 
 
-def _read_table(file: Path, label: str | None, drop: Sequence[str], options: Options) -> tuple[Any, Any, Options]:
+def _read_table(
+    file: Path, label: str | None, weight: str | None, drop: Sequence[str], options: Options
+) -> tuple[Any, Any, Options]:
     """The rows to attack, as numbers, their labels, and the options with what is known from the file."""
-    from simfl.data.files import read
+    from simfl.data.files import Target, read
 
     with offering_to_drop():
-        data = read(file, label, drop=drop)
+        data = read(file, Target.of(label, None, weight), drop=drop)
     params = {**options.params, **_columns(options, data.n_features)}
     return data.expanded, data.y, replace(options, name=file.name, params=params)
+
+
+def _notes(weight: str | None) -> list[str]:
+    """That an audit leaves the weights of rows out."""
+    if weight is None:
+        return []
+    return [
+        f"The weights of rows (column {weight!r}) are left out here: in these attacks every row counts as one. A row "
+        "that weighs more than most stands out more in a sum."
+    ]
 
 
 def _columns(options: Options, n: int) -> dict[str, int]:
@@ -165,6 +180,7 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         min_group=second.min_group,
         parties=max(len(study.parties), 2),
         max_excess=study.audit.max_excess,
+        notes=_notes(study.weight),
         params=params,
     )
     options = replace(options, params=params | _columns(options, party.rows.X.shape[1]))
@@ -186,6 +202,8 @@ def _attack(X: Any, y: Any, options: Options) -> Audit:
         console.print(f"- {finding.sentence}", highlight=False)
     for advice in found.advice:
         console.print(f"Advice, {advice.title[:1].lower()}{advice.title[1:]}: {advice.sentence}", highlight=False)
+    for note in found.notes:
+        console.print(f"Note: {note}", highlight=False)
     if found.not_run:
         titles = "; ".join(found.not_run)
         console.print(f"Not run, as it takes minutes (--attack-model): {titles}.", highlight=False)
