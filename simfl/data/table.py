@@ -179,7 +179,8 @@ def as_weights(weight: Any, n_rows: int, who: str) -> Floats | None:
     if weights.shape != (n_rows,):
         raise DataError(f"{who} has {n_rows} rows but sample weights of shape {weights.shape}.")
     if wrong := wrong_weights(weights):
-        raise DataError(f"{who} has sample weights that cannot be used: {wrong}.")
+        fact = f"has sample weights that cannot be used: {wrong}"
+        raise DataError(f"{who} {fact}.", public=f"its table {fact}")
     return weights.astype(np.float32)
 
 

@@ -96,7 +96,7 @@ def _weights(frame: pd.DataFrame, name: str | None) -> tuple[pd.Series[Any] | No
         return None, []
     weights, problems = _encode(frame[name], name, "number")
     if not problems and (wrong := wrong_weights(weights.to_numpy(np.float64))):
-        problems = [(f"the weight column {name!r} has weights that cannot be used: {wrong}", "")]
+        problems = [(f"the weight column {name!r} has sample weights that cannot be used: {wrong}", "")]
     return weights, problems
 
 

@@ -125,13 +125,28 @@ def test_weights_that_mean_nothing_are_refused_with_their_number_and_no_value(we
     with pytest.raises(StudyError) as refused:
         runs.run_study(federation.study, out=tmp_path / "run")
     text = str(refused.value)
-    assert (
-        f"- south: {said}" in text or f"- south: the weight column 'w' has weights that cannot be used: {said}" in text
-    )
+    used = "" if said.startswith("column") else "the weight column 'w' has sample weights that cannot be used: "
+    assert f"- south: {used}{said}" in text
     assert "17.5" not in text
     assert "heavy" not in text
     with pytest.raises(DataError, match="'w'"):
         check.check(federation.study, federation.kits / "south" / "party.toml")
+
+
+def test_columns_that_nobody_declared_may_have_weights_beside_them(tmp_path, monkeypatch):
+    federation = opened(tmp_path, monkeypatch)
+    text = federation.study.read_text()
+    federation.study.write_text(text[: text.index("[columns]")] + text[text.index("[parameters]") :])
+    folder = runs.run_study(federation.study, out=tmp_path / "run")
+    assert simfl.load(folder / "model.ubj").feature_names == COLUMNS
+    session = federation.jobs[-1].sites["north"].end.session
+    assert 0 < session.split.training.total_weight != len(session.split.training.y)
+    spoil(tmp_path, "south", [-17.5, None])
+    with pytest.raises(StudyError) as refused:
+        runs.run_study(federation.study, out=tmp_path / "refused")
+    said = "- south: its table has sample weights that cannot be used: 1 missing (fill it in, or leave the row out), 1"
+    assert said in str(refused.value)
+    assert "17.5" not in str(refused.value)
 
 
 def test_a_table_without_the_column_is_refused(tmp_path, monkeypatch):
