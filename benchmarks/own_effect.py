@@ -61,7 +61,7 @@ def bank(column: str) -> tuple[Dataset, Parts]:
     """A sample of the customers, so that the parties have hundreds or thousands of rows."""
     data = read(folder() / "bank-full.csv", "y", by=column, drop=["duration"])
     taken = np.sort(np.random.default_rng(0).permutation(len(data.y))[:N_CUSTOMERS])
-    frame, y = data.rows(taken)
+    frame, y, _ = data.rows(taken)
     return Dataset(frame.reset_index(drop=True), y, data.schema), simfl.partition.by_column(data.by[taken])
 
 
@@ -118,7 +118,7 @@ def run(table: str, recipe: str, seed: int, trees: int) -> list[dict[str, Any]]:
     shared = simfl.train(stage.parties, callbacks=[], recipe=recipe, **params)
     named = simfl.train(stage.parties, callbacks=[], recipe=recipe, party_column=True, **params)
     found = []
-    for name, (X, y) in stage.own_rows.items():
+    for name, (X, y, _) in stage.own_rows.items():
         mine = stage.held_out.of(name)
         X_new, y_new = stage.held_out.X[mine], stage.held_out.y[mine]
         models = {
@@ -141,13 +141,13 @@ def choices(table: str, seed: int, trees: int) -> Iterator[dict[str, Any]]:
     objective, made = TABLES[table]
     data, parts = made()
     first = simulation.set_up(data, parts, seed, stratify=objective != "reg:squarederror")
-    inner = {name: np.asarray(X.index) for name, (X, _) in first.own_rows.items()}
+    inner = {name: np.asarray(X.index) for name, (X, _, _) in first.own_rows.items()}
     stage = simulation.set_up(data, inner, seed + 1, stratify=objective != "reg:squarederror")
     params: dict[str, Any] = {"n_trees": trees, "random_state": seed, "objective": objective, "n_jobs": 1, **STOPPING}
     shared = simfl.train(stage.parties, callbacks=[], **params)
     for rate, depth in itertools.product((0.05, 0.1), (2, 3, 5)):
         values = []
-        for name, (X, y) in stage.own_rows.items():
+        for name, (X, y, _) in stage.own_rows.items():
             mine = stage.held_out.of(name)
             model = shared.continued(X, y, learning_rate=rate, max_depth=depth)
             base = loss_of(shared.adjusted(X, y), stage.held_out.X[mine], stage.held_out.y[mine])

@@ -401,6 +401,10 @@ ALIASES: Final = {  # what users of XGBoost and scikit-learn may type
     "nthread": "n_jobs",
     "num_leaves": "max_leaves",
 }
+_OF_ROWS: Final = (
+    'Weights belong to the rows: Party(..., sample_weight=...); in a study, the key weight = "column" beside label; '
+    "on the command line, --weight COLUMN."
+)
 
 PREPARE_NAMES: Final = PrepareParams.__struct_fields__
 TRAIN_NAMES: Final = TrainParams.__struct_fields__
@@ -555,6 +559,7 @@ def refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
             stage = "simfl.prepare (stage 1)" if name in PREPARE_NAMES else "simfl.train (stage 2)"
             raise ParameterError(f"{name!r} belongs to {stage}: give it there.")
         hint = f"Did you mean {ALIASES[name]!r}?" if name in ALIASES else did_you_mean(name, sorted(known))
+        hint = _OF_ROWS if name in ("sample_weight", "sample_weights", "weight", "weights") else hint
         raise UnknownParameterError(f"There is no parameter {name!r}. {hint}")
 
 

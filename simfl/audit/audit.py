@@ -6,7 +6,7 @@ victim (`trials.py`); its success stands beside what the same attacker gets by g
 shows leaks, but cannot prove that there are none: another attack may find what these do not.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -45,6 +45,7 @@ class Options:
     attacks: Collection[str] | None = None  # names; None: all that apply
     attack_model: bool = False  # also attack the finished model, which takes minutes: `finished.py`
     random_state: int = 0
+    notes: Sequence[str] = ()  # what a reader of the findings must know
     params: Mapping[str, Any] = field(default_factory=dict)  # of `simfl.train`: n_hashes, bucket_width, recipe, ...
 
 
@@ -105,7 +106,7 @@ def run(party: Party, options: Options, tell: Callable[[str], None]) -> Audit:
         limits=limits,
         sees=seen_by(setting),
         not_run=[TITLES[name] for name in finished.TRIALS if name not in trials],
-        notes=notes,
+        notes=[*options.notes, *notes],
     )
 
 

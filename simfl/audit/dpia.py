@@ -108,7 +108,7 @@ def render(audit: Audit, filing: Filing) -> str:
         marked=marked,
         words=MARKS,
         verdict=verdict(audit, marked),
-        remaining=remaining(filing, marked),
+        remaining=[*remaining(filing, marked), *audit.notes],
         by_hand=BY_HAND,
     )
 

@@ -18,6 +18,7 @@ from simfl.cli.options import (
     Label,
     Recipe,
     Seed,
+    Weight,
     check_writable,
     console,
     offering_to_drop,
@@ -72,6 +73,7 @@ def audit(
     file: File,
     party: PartyFile = None,
     label: Label = None,
+    weight: Weight = None,
     drop: Drop = None,
     matching: AnyMatching = None,
     ids: AnyIds = None,
@@ -99,7 +101,7 @@ def audit(
     simfl audit patients.csv --label outcome --recipe joint --parties 3
     """
     if file.suffix != ".toml":
-        asked = Asked(() if label is None else (label,), drop=tuple(drop or ()))
+        asked = Asked(() if label is None else (label,), drop=tuple(drop or ()), weight=weight)
         check_columns(file, asked)  # before anything heavy is loaded
     from simfl.audit.audit import Options
 
@@ -112,7 +114,8 @@ def audit(
     else:
         params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
-        rows, options = _read_table(file, label, drop or (), replace(options, params=params))
+        options = replace(options, params=params, notes=_notes(weight))
+        rows, options = _read_table(file, label, weight, drop or (), options)
     limit = options.max_excess if max_excess is None else max_excess
     options = replace(options, advise=advice, attack_model=attack_model, random_state=seed, max_excess=limit)
     found = _attack(rows, options)
@@ -132,14 +135,26 @@ def _refuse_beside_study(context: typer.Context) -> None:
         raise ParameterError(f"{words} cannot be given with a study: its own parameters count. Change the study.")
 
 
-def _read_table(file: Path, label: str | None, drop: Sequence[str], options: Options) -> tuple[Party, Options]:
+def _read_table(
+    file: Path, label: str | None, weight: str | None, drop: Sequence[str], options: Options
+) -> tuple[Party, Options]:
     """The rows to attack, and the options with the name of the file."""
-    from simfl.data.files import read
+    from simfl.data.files import Target, read
     from simfl.party import Party
 
     with offering_to_drop():
-        data = read(file, label, drop=drop)
+        data = read(file, Target.of(label, None, weight), drop=drop)
     return Party(file.name, data.X, data.y, schema=data.schema), replace(options, name=file.name)
+
+
+def _notes(weight: str | None) -> list[str]:
+    """That an audit leaves the weights of rows out."""
+    if weight is None:
+        return []
+    return [
+        f"The weights of rows (column {weight!r}) are left out here: in these attacks every row counts as one. A row "
+        "that weighs more than most stands out more in a sum."
+    ]
 
 
 def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Party, Options]:
@@ -160,6 +175,7 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         min_group=second.min_group,
         parties=max(len(study.parties), 2),
         max_excess=study.audit.max_excess,
+        notes=_notes(study.weight),
         params=params,
     )
     return party, options
@@ -180,11 +196,11 @@ def _attack(party: Party, options: Options) -> Audit:
         console.print(f"- {finding.sentence}", highlight=False)
     for advice in found.advice:
         console.print(f"Advice, {advice.title[:1].lower()}{advice.title[1:]}: {advice.sentence}", highlight=False)
+    for note in found.notes:
+        console.print(f"Note: {note}", highlight=False)
     if found.not_run:
         titles = "; ".join(found.not_run)
         console.print(f"Not run, as it takes minutes (--attack-model): {titles}.", highlight=False)
-    for note in found.notes:
-        console.print(f"Note: {note}", highlight=False)
     return found
 
 

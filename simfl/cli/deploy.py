@@ -37,11 +37,12 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where to")] = Path(),
     table: Annotated[Path | None, typer.Option("--from", help="a CSV or Parquet file whose columns to take")] = None,
     label: Annotated[str | None, typer.Option(help="the column to learn, of that file")] = None,
+    weight: Annotated[str | None, typer.Option(help="its column that says how much each row counts")] = None,
 ) -> None:
     """Write an example study.toml and party.toml, with comments. Edit them; then: simfl check."""
     from simfl.deploy.study import write_examples
 
-    for path in write_examples(folder, table, label):
+    for path in write_examples(folder, table, label, weight):
         console.print(f"Written: {path}")
 
 
@@ -59,6 +60,8 @@ def check(
     console.print(f"The table fits the study: {found.rows} rows, {found.columns} columns.")
     if found.classes:
         console.print(f"Labels: {', '.join(f'{c} ({n} rows)' for c, n in sorted(found.classes.items()))}")
+    if found.weights:
+        _say(f"Weights: {found.weights}.")
     if found.epsilon:
         console.print(escape(found.epsilon), highlight=False, soft_wrap=True)
     for note in found.notes:

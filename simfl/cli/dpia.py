@@ -45,8 +45,9 @@ def _processing(study: Study, checked: Checked) -> dict[str, str]:
     first, second = study.params()
     columns = [f"{name} ({_kind(kind)})" for name, kind in study.columns.items()]
     return {
-        "learned": f"{', '.join(study.target.columns) if study.target else 'the label'}, with {second.objective}",
+        "learned": f"{', '.join(study.target.learned) if study.target else 'the label'}, with {second.objective}",
         "from the columns": ", ".join(columns) or "all columns of the file",
+        **({} if study.weight is None else {"rows count by": f"their weight in the column {study.weight}"}),
         "rows of this party": f"{checked.rows}, of which {first.validation_fraction:.0%} only measure",
         "parties": ", ".join(study.parties),
         "hub": f"{study.engine.host}, port {study.engine.port}; at least {study.parties_needed} parties to continue",

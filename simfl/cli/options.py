@@ -23,6 +23,9 @@ Labels = Annotated[
 Event = Annotated[
     str | None, typer.Option(metavar="COL", help="the label is a time: 1 where something happened then, 0 not yet")
 ]
+Weight = Annotated[
+    str | None, typer.Option(metavar="COL", help="the column that says how much each row counts, from 0 on")
+]
 Drop = Annotated[
     list[str] | None, typer.Option(metavar="COL", help="leave this column out (can be given several times)")
 ]

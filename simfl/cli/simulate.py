@@ -23,6 +23,7 @@ from simfl.cli.options import (
     Labels,
     Recipe,
     Seed,
+    Weight,
     check_writable,
     console,
     offering_to_drop,
@@ -111,7 +112,7 @@ def _demonstrate(params: dict[str, Any], splits: int, outputs: _Outputs, spare: 
     hospitals = experiment.heart(params, splits)
     console.print("Heart disease at four hospitals (UCI Machine Learning Repository, CC BY 4.0):")
     for hospital, rows in hospitals.parts.items():
-        X, y = hospitals.data.rows(rows)
+        X, y, _ = hospitals.data.rows(rows)
         facts = (
             f"{len(y):>4} patients, {y.mean():.0%} with {LABEL}, {X.isna().to_numpy().mean():.0%} of the values missing"
         )
@@ -123,6 +124,7 @@ def simulate(
     files: Files,
     label: Labels = None,
     event: Event = None,
+    weight: Weight = None,
     parties: Parties = None,
     theta: Theta = None,
     by: By = None,
@@ -151,14 +153,14 @@ def simulate(
     home = files[0].stem if one else files[0].resolve().parent.name
     outputs = _Outputs(json, save, (run or Path("runs") / home) if report else None)
     for file in files:
-        check_columns(file, Asked(tuple(label or ()), event, by, tuple(drop or ())))
+        check_columns(file, Asked(tuple(label or ()), event, by, tuple(drop or ()), weight))
     lean.import_xgboost()
     from simfl.data.files import Target, read, read_several  # heavy: a typo above is refused before
     from simfl.data.table import objective_for, why_objective
     from simfl.simulate.experiment import Experiment
 
     outputs.check()
-    target = Target.of(label, event)
+    target = Target.of(label, event, weight)
     with offering_to_drop():
         data = read(files[0], target, by, drop or ()) if one else read_several(files, target, drop or ())
     notes = list(data.notes)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simfl.arrays import AnyArray
+from simfl.arrays import AnyArray, Floats
 from simfl.data.arrow import column_of
 from simfl.data.header import Asked, check_named, columns_of, kind_of, reading, separator
 from simfl.data.schema import Schema
-from simfl.data.table import refuse_commas, survival_bounds
+from simfl.data.table import as_weights, refuse_commas, survival_bounds
 from simfl.errors import DataError, FileError, ParameterError
 from simfl.storage import write_atomically
 
@@ -24,29 +24,43 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "-nan", "null", "NULL", "<NA>",
 
 @dataclass(frozen=True)
 class Target:
-    """The columns to learn: a label, or a time and whether something happened then, or a time's two bounds."""
+    """The columns that are no features: those to learn, and how much each row counts, where a column says it.
+
+    To learn are a label, or a time and whether something happened then, or a time's two bounds.
+    """
 
     labels: tuple[str, ...]
     event: str | None = None
+    weight: str | None = None
 
     @classmethod
-    def of(cls, label: str | Sequence[str] | None, event: str | None = None) -> Target | None:
+    def of(
+        cls, label: str | Sequence[str] | None, event: str | None = None, weight: str | None = None
+    ) -> Target | None:
         """As the command line and a study name them; None: no label is named."""
         names = (label,) if isinstance(label, str) else tuple(label or ())
         if len(names) > 2 or (event is not None and len(names) != 1):
             raise ParameterError(
                 "Name one label; or one label and an event; or two labels, the lower and the upper bound of a time."
             )
-        return cls(names, event) if names else None
+        if weight is not None and (weight in (*names, event) or not names):
+            fact = f"{weight!r} is also what is learned" if names else "there is no label"
+            raise ParameterError(f"A column of weights stands beside the label, and {fact}. Name two columns.")
+        return cls(names, event, weight) if names else None
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """The columns to learn."""
+        return self.labels if self.event is None else (*self.labels, self.event)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All of them."""
-        return self.labels if self.event is None else (*self.labels, self.event)
+        return self.learned if self.weight is None else (*self.learned, self.weight)
 
     def gap(self, frame: pd.DataFrame) -> tuple[str, int] | None:
-        """A column with missing values, and how many. An upper bound that is missing is not known yet."""
-        for name in self.columns if len(self.labels) == 1 else self.labels[:1]:
+        """A column to learn with missing values, and how many. An upper bound that is missing is not known yet."""
+        for name in self.learned if len(self.labels) == 1 else self.labels[:1]:
             if missing := int(frame[name].isna().sum()):
                 return name, missing
         return None
@@ -64,20 +78,25 @@ class Target:
             raise DataError(f"{who} has bounds of times that are not numbers ({', '.join(self.labels)}).")
         return np.column_stack([low, high.fillna(np.inf)]).astype(np.float64)
 
+    def weights(self, frame: pd.DataFrame, who: str) -> Floats | None:
+        """How much each row counts; None: all alike."""
+        return None if self.weight is None else as_weights(frame[self.weight], len(frame), column_of(self.weight, who))
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows (a pandas frame or CSR), labels, the schema of a frame and the column to split by, where asked for."""
+    """Rows (a pandas frame or CSR), labels, a frame's schema; where asked for, the column to split by, and weights."""
 
     X: Any
     y: AnyArray
     schema: Schema | None = None
     by: AnyArray | None = None
+    weight: Floats | None = None
 
-    def rows(self, numbers: AnyArray) -> tuple[Any, AnyArray]:
-        """Some of the rows with their labels."""
+    def rows(self, numbers: AnyArray) -> tuple[Any, AnyArray, Floats | None]:
+        """Some of the rows with their labels and weights."""
         X = self.X.iloc[numbers] if isinstance(self.X, pd.DataFrame) else self.X[numbers]
-        return X, self.y[numbers]
+        return X, self.y[numbers], None if self.weight is None else self.weight[numbers]
 
     @property
     def notes(self) -> list[str]:
@@ -86,14 +105,18 @@ class Dataset:
         found = [
             f"{c.name} ({len(c.levels)} level{'s' * (len(c.levels) != 1)})" for c in columns if c.kind == "category"
         ]
-        return [f"categories: {', '.join(found)}"] if found else []
+        notes = [f"categories: {', '.join(found)}"] if found else []
+        return notes if self.weight is None else [*notes, "rows count by their weight, also those that are held out"]
 
 
 def read(path: Path, label: str | Target | None = None, by: str | None = None, drop: Sequence[str] = ()) -> Dataset:
     """Read a file with labels; its ending or its first line says the format."""
     if kind_of(path) == "libsvm":
-        if by is not None:
-            raise DataError(f"{path} is a LIBSVM file, whose columns have no names: --by cannot be used with it.")
+        named = {"--by": by, "--weight": label.weight if isinstance(label, Target) else None}
+        if options := [option for option, name in named.items() if name is not None]:
+            raise DataError(
+                f"{path} is a LIBSVM file, whose columns have no names: {', '.join(options)} cannot be used with it."
+            )
         return read_libsvm(path)
     return from_frame(read_frame(path), path, label, by, drop)
 
@@ -111,7 +134,9 @@ def read_several(paths: Sequence[Path], label: str | Target | None = None, drop:
             )
     X = pd.concat([part.X for part in parts], ignore_index=True)
     owner = np.repeat(names, [len(part.y) for part in parts])
-    return Dataset(X, np.concatenate([part.y for part in parts]), Schema.propose(X), owner)
+    weights = [part.weight for part in parts if part.weight is not None]
+    y, weight = np.concatenate([part.y for part in parts]), np.concatenate(weights) if weights else None
+    return Dataset(X, y, Schema.propose(X), owner, weight)
 
 
 def read_libsvm(path: Path, n_features: int | None = None) -> Dataset:
@@ -176,7 +201,7 @@ def from_frame(
 ) -> Dataset:
     """The features, the labels and the groups of a table. `path` is where it came from."""
     target = (label if isinstance(label, Target) else Target.of(label)) or Target(())
-    asked = Asked(target.labels, target.event, by, tuple(drop))
+    asked = Asked(target.labels, target.event, by, tuple(drop), target.weight)
     check_named(path, [str(name) for name in frame.columns], asked)
     if (gap := target.gap(frame)) is not None:
         raise DataError(f"{path} has {gap[1]} rows without a label in column {gap[0]!r}. Drop or fill them first.")
@@ -190,4 +215,5 @@ def from_frame(
     features = frame.drop(columns=[c for c in {*target.columns, by, *drop} if c is not None])
     groups = None if by is None else frame[by].astype(str).to_numpy()
     name = Path(path).name
-    return Dataset(features, target.read(frame, name), Schema.propose(features, name), groups)
+    y, weight = target.read(frame, name), target.weights(frame, name)
+    return Dataset(features, y, Schema.propose(features, name), groups, weight)

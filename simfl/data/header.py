@@ -47,11 +47,12 @@ class Asked(NamedTuple):
     event: str | None = None
     by: str | None = None
     drop: tuple[str, ...] = ()
+    weight: str | None = None
 
     @property
     def by_option(self) -> list[tuple[str, str]]:
         """Each with its option."""
-        single = [("--event", self.event), ("--by", self.by)]
+        single = [("--event", self.event), ("--by", self.by), ("--weight", self.weight)]
         named = [("--label", name) for name in self.labels] + [("--drop", name) for name in self.drop]
         return named + [(option, name) for option, name in single if name is not None]
 

@@ -21,6 +21,7 @@ EXACT = 2**24  # whole numbers beyond are rounded in float32
 MISSING = 0.5  # the share of missing values from which a column is mentioned
 GIVEN_AWAY = 0.95  # of the errors of guessing, a column that gives the label away avoids at least this share
 LOOKED_AT = 20_000  # rows that the search for such columns uses
+HEAVY = 0.2  # of all weight, the share from which one row is mentioned
 NARROW = 0.01  # all values within this part of a declared range: probably another unit
 
 
@@ -41,6 +42,24 @@ def look_at(X: Floats, y: AnyArray, schema: Schema, *, classes: bool) -> list[st
         known = values[~np.isnan(values)]
         found += _of_column(column, values, known)
     return [*found, *_giving_away(X, y, schema, classes=classes)]
+
+
+def look_at_weights(weight: Floats) -> list[str]:
+    """What is worth a look in the weights of rows.
+
+    >>> look_at_weights(np.array([8, 1, 1], dtype=np.float32))
+    ['one row has 80% of all weight: it decides alone, and stands out in every sum. Is that meant?']
+    """
+    total, heaviest = float(weight.sum(dtype=np.float64)), float(weight.max())
+    if heaviest == weight.min():
+        return [f"all rows have the same weight ({heaviest:g}): it only says how much this party counts"]
+    zeros, found = int((weight == 0).sum()), []
+    if zeros > MISSING * len(weight):
+        found.append(f"{zeros} of {len(weight)} rows have the weight 0 and do not count. Is that meant?")
+    if heaviest > HEAVY * total:
+        share = f"one row has {heaviest / total:.0%} of all weight"
+        found.append(f"{share}: it decides alone, and stands out in every sum. Is that meant?")
+    return found
 
 
 def _of_column(column: Column, values: Floats, known: Floats) -> Iterator[str]:

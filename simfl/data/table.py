@@ -173,17 +173,36 @@ def as_weights(weight: Any, n_rows: int, who: str) -> Floats | None:
     try:
         weights = np.asarray(weight, dtype=np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{who} has sample weights that are not numbers.") from None
+        raise DataError(
+            f"{who} has sample weights that are not numbers. Give a number from 0 on for each row."
+        ) from None
     if weights.shape != (n_rows,):
         raise DataError(f"{who} has {n_rows} rows but sample weights of shape {weights.shape}.")
-    if not np.isfinite(weights).all() or (weights < 0).any() or weights.max() < np.finfo(np.float32).smallest_subnormal:
-        raise DataError(f"{who} has sample weights that are negative, infinite, missing or all zero.")
-    if weights.max() > MAX_WEIGHT:
-        raise DataError(
-            f"{who} has a sample weight of {weights.max():g}; it can be at most {MAX_WEIGHT:g}. Divide the weights of "
-            "all parties by the same number."
-        )
+    if wrong := wrong_weights(weights):
+        fact = f"has sample weights that cannot be used: {wrong}"
+        raise DataError(f"{who} {fact}.", public=f"its table {fact}")
     return weights.astype(np.float32)
+
+
+def wrong_weights(weights: Doubles) -> str | None:
+    """What is wrong with sample weights, and what to do: with counts, without a value.
+
+    >>> wrong_weights(np.array([1.0, np.nan, -2.0]))
+    '1 missing (fill it in, or leave the row out), 1 below zero (correct it, or leave the row out)'
+    >>> wrong_weights(np.array([0.0, 0.5]))
+    """
+    amend = "correct it, or leave the row out"
+    facts = {
+        "missing (fill it in, or leave the row out)": np.isnan(weights),
+        f"below zero ({amend})": weights < 0,
+        f"infinite ({amend})": np.isposinf(weights),
+        f"above {MAX_WEIGHT:g} (divide the weights of all parties by the same number)": (weights > MAX_WEIGHT)
+        & np.isfinite(weights),
+    }
+    if found := [f"{int(rows.sum())} {fact}" for fact, rows in facts.items() if rows.any()]:
+        return ", ".join(found)
+    some = (weights >= np.finfo(np.float32).smallest_subnormal).any()
+    return None if some else "all of them zero (no row counts: name another column, or leave the weights out)"
 
 
 def plain_classes(labels: AnyArray) -> list[bool | int | float | str]:

@@ -15,7 +15,7 @@ from scipy import sparse
 from simfl import hub
 from simfl import messages as msg
 from simfl.arrays import AnyArray
-from simfl.data.quality import look_at
+from simfl.data.quality import look_at, look_at_weights
 from simfl.deploy.party_file import PartyFile, read_bytes, read_party_file
 from simfl.deploy.study import Study, approved_study, digest_of, ledger_of
 from simfl.deploy.tables import open_party
@@ -51,6 +51,7 @@ class Checked:
     rows: int
     columns: int
     classes: dict[str, int]
+    weights: str  # of the rows, in words: for this party's eyes only; empty: all count alike
     notes: list[str]
     findings: list[str]  # what is worth a look in the table, with values: for this party's eyes only
     leaves: list[tuple[str, str]]
@@ -70,6 +71,7 @@ def check(study_path: Path, party_path: Path) -> Checked:
         rows,
         columns,
         dict(classes),
+        _weights(study, party),
         notes,
         findings(study, party),
         what_leaves(),
@@ -82,7 +84,8 @@ def findings(study: Study, party: Party) -> list[str]:
     """What is worth a look in the table; nothing of a file whose columns have no names."""
     if party.schema is None or sparse.issparse(party.rows.X):
         return []
-    return look_at(party.rows.X, party.rows.y, party.schema, classes=_classifies(study))
+    of_weights = [] if party.rows.weight is None else look_at_weights(party.rows.weight)
+    return [*look_at(party.rows.X, party.rows.y, party.schema, classes=_classifies(study)), *of_weights]
 
 
 def refusals(own: PartyFile, sent: bytes) -> list[str]:
@@ -144,6 +147,14 @@ def rehearse(study: Study, party: Party) -> Rehearsal | None:
     sent = dict(transport.traffic.sent[study.parties[0]])
     guarded = guarded_columns(first, party.rows.X.shape[1])
     return Rehearsal(len(drawn), trees, protections(transport.traffic.observed(), guarded), sent)
+
+
+def _weights(study: Study, party: Party) -> str:
+    """Which column says how much a row counts, and what is in it."""
+    weight = party.rows.weight
+    if weight is None:
+        return ""
+    return f"column {study.weight!r}, from {weight.min():g} to {weight.max():g}, {party.rows.total_weight:g} in all"
 
 
 def _classifies(study: Study) -> bool:

@@ -284,7 +284,7 @@ class HubEndpoint(HubEnd, Callback):
 
 
 def _learned(study: Study) -> str | None:
-    return ", ".join(study.target.columns) if study.target else None
+    return ", ".join(study.target.learned) if study.target else None
 
 
 class PartyEndpoint(SiteEnd):

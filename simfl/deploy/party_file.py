@@ -32,15 +32,16 @@ class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     epsilon_total: Annotated[float, Meta(gt=0, le=1e6)] | None = None  # of all runs on this party's table together
     delta_total: Annotated[float, Meta(gt=0, lt=1)] = 1e-5  # the delta at which they are added up
     labels: list[str] | None = None  # the columns that may be learned; None: any
-    columns: list[str] | None = None  # the columns that may be used; None: any
+    columns: list[str] | None = None  # the columns that may be used, as features or weights; None: any
 
     def broken_by(self, study: Study) -> list[str]:
         """The rules that a study breaks, in words."""
         first, second = study.params()
         needed, trees, group = study.parties_needed, second.n_trees, second.min_group or 1
-        unasked = sorted(set(study.columns) - set(study.columns if self.columns is None else self.columns))
+        used = {*study.columns, *([] if study.weight is None else [study.weight])}
+        unasked = sorted(used - (used if self.columns is None else set(self.columns)))
         masked = len(study.parties) == 1 or second.masked is not False
-        matching, learned = first.matching, study.target.columns if study.target else ()
+        matching, learned = first.matching, study.target.learned if study.target else ()
         label = ", ".join(map(repr, learned))
         broken = {
             "masked = true, and the study switches masks off": self.masked and not masked,

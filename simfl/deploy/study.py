@@ -61,6 +61,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name: str
     label: str | list[str] | None = None  # two: the lower and the upper bound of a time
     event: str | None = None  # with a label that is a time: whether something happened then
+    weight: str | None = None  # how much each row counts; None: all alike
     party: list[StudyParty]
     columns: dict[str, str | list[str] | dict[str, Any]] = {}
     features: Annotated[int, Meta(ge=1)] | None = None  # of LIBSVM files, whose columns have no names
@@ -78,8 +79,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def target(self) -> files.Target | None:
-        """The columns to learn."""
-        return files.Target.of(self.label, self.event)
+        """The columns to learn, and the one of weights."""
+        return files.Target.of(self.label, self.event, self.weight)
 
     @property
     def parties_needed(self) -> int:
@@ -150,10 +151,19 @@ def _check_names(study: Study) -> list[str]:
 
 def _check_target(study: Study) -> list[str]:
     try:
-        learned, objective = study.target.columns if study.target else (), study.params()[1].objective
+        target = study.target or files.Target(())
     except ParameterError as error:
-        return [str(error).rstrip(".")] if "parameters" not in str(error) else []
+        return [str(error).rstrip(".")]
+    learned = target.learned
     problems = [f"the label {name!r} is also among the columns" for name in learned if name in study.columns]
+    if target.weight in study.columns:
+        problems.append(f"the weight {target.weight!r} is also among the columns: how much a row counts is no feature")
+    if target.weight is not None and study.features is not None:
+        problems.append("weight names a column, and LIBSVM files (features = ...) have no names of columns")
+    try:
+        objective = study.params()[1].objective
+    except ParameterError:
+        return problems  # said of [parameters] already
     if learned and (len(learned) == 2) != (labels_of(objective) == "bounds"):
         needs = 'label = "time" and event = "died", or label = ["lower", "upper"]'
         problems.append(f"survival:aft, and only that, learns two columns: {needs}; the objective is {objective}")
@@ -222,9 +232,12 @@ def ledger_of(own: PartyFile) -> Ledger:
 # --- examples --------------------------------------------------------------------------------------------------------
 
 
-def write_examples(folder: Path, table: Path | None = None, label: str | None = None) -> list[Path]:
+def write_examples(
+    folder: Path, table: Path | None = None, label: str | None = None, weight: str | None = None
+) -> list[Path]:
     """Write an example study.toml and party.toml, unless one is there; after a table, if one is given."""
-    texts = {folder / "study.toml": example_study(table, label), folder / "party.toml": _example_party(folder, table)}
+    study = example_study(table, label, weight)
+    texts = {folder / "study.toml": study, folder / "party.toml": _example_party(folder, table)}
     for path in texts:
         if path.exists():
             raise FileError(f"{path} is there already and is left as it is.")
@@ -233,21 +246,27 @@ def write_examples(folder: Path, table: Path | None = None, label: str | None = 
     return list(texts)
 
 
-def example_study(table: Path | None = None, label: str | None = None) -> str:
+def example_study(table: Path | None = None, label: str | None = None, weight: str | None = None) -> str:
     """A commented study file. With a table, columns, levels and the objective are those that it suggests."""
     text = _template("study.toml")
     if table is None:
         return text
-    data = files.read(table, label)
+    data = files.read(table, files.Target.of(label, None, weight))
     if data.schema is None:
         raise DataError(f"{table} has columns without names. Give a CSV or Parquet file.")
     objective, why = suggest_objective(data.y)
     head, rest = text.split("[columns]", 1)
-    head = head.replace('"outcome"   ', msgspec.json.encode(label).decode())  # quoted as TOML does
+    head = head.replace('"outcome"   ', _quoted(label))
+    if weight is not None:
+        head = head.replace('# weight = "factor"', f"weight = {_quoted(weight)}  ")
     note = f"# As {table.name} suggests them. Add the values of categories that only other parties have."
     rest = rest.split("[parameters]", 1)[1].replace('"binary:logistic"', f'"{objective}"  # {why}')
     columns = "\n".join(_with_codes(line, data.X) for line in data.schema.to_toml().split("\n"))
     return f"{head}{note}\n{columns}\n\n[parameters]{rest}"
+
+
+def _quoted(name: str | None) -> str:
+    return msgspec.json.encode(name).decode()  # as TOML does
 
 
 def suggest_objective(y: AnyArray) -> tuple[str, str]:
@@ -288,7 +307,7 @@ def _example_party(folder: Path, table: Path | None) -> str:
         return text
     near = table.resolve().is_relative_to(folder.resolve())
     path = table.resolve().relative_to(folder.resolve()) if near else table.resolve()
-    return text.replace('"north.csv"', msgspec.json.encode(path.as_posix()).decode())
+    return text.replace('"north.csv"', _quoted(path.as_posix()))
 
 
 def _template(name: str) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from simfl.data import files
 from simfl.data.sources import Source
+from simfl.data.table import wrong_weights
 from simfl.deploy.party_file import read_party_file
 from simfl.deploy.study import Study, read_study
 from simfl.errors import DataError, StudyError, did_you_mean
@@ -51,8 +53,10 @@ def _open_described(study: Study, name: str, source: Source, person: str | None)
         if column in frame.columns:
             encoded[column], wrong = _encode(frame[column], column, kind)
             problems += wrong
-    if set(study.target.columns) <= set(frame.columns) and (gap := study.target.gap(frame)) is not None:
+    if set(study.target.learned) <= set(frame.columns) and (gap := study.target.gap(frame)) is not None:
         problems.append((f"{gap[1]} rows have no label in column {gap[0]!r}", ""))
+    weight, wrong = _weights(frame, study.weight)
+    problems += wrong
     if problems:
         public = "; ".join(fact for fact, _ in problems)
         raise DataError(
@@ -62,28 +66,38 @@ def _open_described(study: Study, name: str, source: Source, person: str | None)
     notes = [f"columns that the study does not use stay unread: {', '.join(extra)}"] if extra else []
     whose = None if person is None else frame[person].astype("string").to_numpy(dtype=object)
     y = study.target.read(frame, Path(str(source)).name)
-    return Party(name, pd.DataFrame(encoded), y, schema=study.schema, person=whose), notes
+    return Party(name, pd.DataFrame(encoded), y, weight, schema=study.schema, person=whose), notes
 
 
 def _open_undescribed(study: Study, name: str, source: Source) -> tuple[Party, list[str]]:
-    """A table whose columns the study does not list: all columns but the label, or LIBSVM."""
+    """A table whose columns the study does not list: all columns but the label and the weight, or LIBSVM."""
     path = source.path
     if path is None:
         data = files.from_frame(source.read(), str(source), study.target)
     else:
         data = files.read_libsvm(path, study.features) if study.features else files.read(path, study.target)
-    return Party(name, data.X, data.y, schema=data.schema), data.notes
+    return Party(name, data.X, data.y, data.weight, schema=data.schema), data.notes
 
 
 def _missing_columns(study: Study, frame: pd.DataFrame) -> list[Problem]:
     problems = []
-    learned = study.target.columns if study.target else ()
-    for wanted in [*learned, *study.columns]:
+    target = study.target or files.Target(())
+    what = dict.fromkeys(target.learned, "the label column") | {target.weight: "the weight column"}
+    for wanted in [*target.columns, *study.columns]:
         if wanted not in frame.columns:
             hint = did_you_mean(str(wanted), [str(c) for c in frame.columns])
-            what = "the label column" if wanted in learned else "column"
-            problems.append((f"{what} {wanted!r} is missing", f" ({hint.rstrip('.')})"))
+            problems.append((f"{what.get(wanted, 'column')} {wanted!r} is missing", f" ({hint.rstrip('.')})"))
     return problems
+
+
+def _weights(frame: pd.DataFrame, name: str | None) -> tuple[pd.Series[Any] | None, list[Problem]]:
+    """How much each row counts (None: all alike), and what does not fit: how many, never a value."""
+    if name is None or name not in frame.columns:
+        return None, []
+    weights, problems = _encode(frame[name], name, "number")
+    if not problems and (wrong := wrong_weights(weights.to_numpy(np.float64))):
+        problems = [(f"the weight column {name!r} has sample weights that cannot be used: {wrong}", "")]
+    return weights, problems
 
 
 def _encode(values: pd.Series[Any], name: str, kind: Any) -> tuple[pd.Series[Any], list[Problem]]:

@@ -78,7 +78,7 @@ class Filter:
         """
         vectors = np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, 0.0)
         squared = n_times * (vectors * vectors).sum(axis=1)
-        shorter = np.sqrt(np.minimum(1.0, self.left / np.maximum(squared, 1e-300)))
+        shorter = np.sqrt(self.left / np.maximum(squared, np.maximum(self.left, 1)))  # at most one
         whole: Longs = np.trunc(vectors * shorter[:, None]).astype(np.int64)
         used = n_times * (whole * whole).sum(axis=1)
         whole[used > self.left] = 0  # where the arithmetic of doubles went a hair too far

@@ -157,13 +157,13 @@ class Model:
         columns = {"feature_names": self.feature_names, **xgboost_types(self.schema)}
         return xgb.DMatrix(table, nthread=threads_for(table, cores()), **columns)
 
-    def adjusted(self, X: Any, y: Any) -> Model:
+    def adjusted(self, X: Any, y: Any, sample_weight: Any = None) -> Model:
         """The same trees with a start value that fits these rows: a party's own share of outcomes, or its own mean.
 
         Where an outcome is more common at one party than at the others, the shared model is off by about a constant
         there. One number per output, found from the party's own rows, corrects it; nothing leaves the party for that.
         """
-        new = self.loss.margin(start_of(to_config(self.booster))) + self.shift(self.margins(X), y)
+        new = self.loss.margin(start_of(to_config(self.booster))) + self.shift(self.margins(X), y, sample_weight)
         # What a party found in its own rows without noise is covered by no guarantee.
         about = msgspec.structs.replace(self._about, epsilon=None, delta=None, guarantee=None)
         return Model(with_start(self.booster, self.loss.base_score(new)), about)
@@ -214,7 +214,7 @@ class Model:
         these rows teach and no promise of differential privacy: keep it at home.
         """
         matrix, start = self.matrix(X), self._warm_start
-        base = self.adjusted(matrix, y)
+        base = self.adjusted(matrix, y, sample_weight)
         rows = self._home(X, y, sample_weight, base.margins(matrix))
         plan = home.Continuation(
             start.learned, at_home(self.loss, rows.y), self.schema, n_trees, learning_rate, max_depth, reg_lambda,
@@ -251,10 +251,11 @@ class Model:
         leaves = self.booster.predict(matrix, pred_leaf=True).reshape(matrix.num_row(), -1).astype(np.int64)
         return Model(xgboost_document.with_covers(self.booster, leaves), self._about)
 
-    def shift(self, margins: AnyArray, y: Any) -> Doubles:
+    def shift(self, margins: AnyArray, y: Any, sample_weight: Any = None) -> Doubles:
         """What `adjusted` adds to the margins of every output, from the margins of a party's rows and their labels."""
         margin = np.asarray(margins, dtype=np.float32).reshape(len(np.asarray(y)), -1)
-        return self.loss.best_shift(margin, self.targets(y, len(margin)))
+        n = len(margin)
+        return self.loss.best_shift(margin, self.targets(y, n), as_weights(sample_weight, n, "The table"))
 
     def targets(self, y: Any, n_rows: int) -> Floats:
         """Labels as the numbers that XGBoost learns."""

@@ -45,6 +45,11 @@ class Rows:
         weight, person = (None if part is None else part[rows] for part in (self.weight, self.person))
         return Rows(self.X[rows], self.y[rows], weight, person)
 
+    @property
+    def counting(self) -> Rows:
+        """Those that count: all but rows of weight zero."""
+        return self if self.weight is None else self.part(np.flatnonzero(self.weight > 0))
+
     def limited(self, most: int) -> Rows | None:
         """The first rows of each person, `most` at most; None where nobody knows whose row it is."""
         if self.person is None:

@@ -39,6 +39,7 @@ NO_GAINS = "The hub has no rows: what each party gains over being alone is in th
 RESTARTED = "The hub was restarted during this training: traffic and timeline begin with its last start."
 ALONE = "Alone: this party's own model, with as many rounds as a fifth of its training rows found best."
 STOPPED_HERE = "The shared model stopped by the rows that its gain is measured on, which flatters it a little."
+WEIGHTED = "Rows count by their weight, those that measure as those that train."
 NOTHING_ASIDE = "No rows were set aside here (validation_fraction), so the gain over being alone was not measured."
 
 
@@ -185,9 +186,11 @@ def as_sent(known: RunRecord, session: Session, parameters: dict[str, Any], answ
 
 def with_own_gain(known: RunRecord, session: Session, model: Model, parameters: dict[str, Any]) -> RunRecord:
     """The record with the party's own gain over being alone, where it set rows aside."""
-    record, notes, aside = known, known.notes, session.split.validation
-    if aside is None:
+    record, notes, aside = known, known.notes, session.split.validation and session.split.validation.counting
+    if aside is None or not len(aside.y):
         return replace(record, notes=[NOTHING_ASIDE, *notes])
+    if aside.weight is not None:
+        notes = [WEIGHTED, *notes]
     classes = None if model.classes is None else model.classes.tolist()
     at_home = parameters | {"n_jobs": session.n_jobs}
     alone = baselines.solo_stopped(session.split, session.name, classes, at_home)
@@ -210,13 +213,13 @@ def _with_gains(record: RunRecord, session: Session, aside: Rows, models: evalua
     name, trained, shared = session.name, session.split.training, models["SimFL", None]
     columns = {"feature_names": shared.feature_names, "nthread": session.n_jobs, **xgboost_types(shared.schema)}
     X, own_X = (xgb.DMatrix(rows.X, **columns) for rows in (aside, trained))
-    held_out = HeldOut(X, aside.y, np.full(len(aside.y), name))
-    gains = evaluation.gains({name: models["SOLO", name]}, shared, held_out, {name: (own_X, trained.y)})
+    held_out, own = HeldOut(X, aside.y, np.full(len(aside.y), name), aside.weight), (own_X, trained.y, trained.weight)
+    gains = evaluation.gains({name: models["SOLO", name]}, shared, held_out, {name: own})
     return replace(
         record,
         gains=[gain for gain in gains if gain.rows == name],
         curves=[
-            *Staged.of(shared, held_out).own_curve("SimFL", name, (own_X, trained.y)),
+            *Staged.of(shared, held_out).own_curve("SimFL", name, own),
             *Staged.of(models["SOLO", name], held_out).curves("SOLO", name, [name]),
         ],
         roc=evaluation.roc(models, held_out),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simfl.arrays import Doubles
+from simfl.arrays import AnyArray, Doubles
 
 RESAMPLINGS = 1000
 _CELLS = 4_000_000  # of one block of resamplings
@@ -24,13 +24,14 @@ def middle(samples: Doubles) -> tuple[Doubles, Doubles]:
     return low, high
 
 
-def resampled_means(values: Doubles, rng: np.random.Generator) -> Doubles:
+def resampled_means(values: Doubles, rng: np.random.Generator, weight: AnyArray | None = None) -> Doubles:
     """The means of all columns, once for each resampling: n rows drawn from the n rows, with replacement."""
     n = len(values)
     means = np.empty((RESAMPLINGS, values.shape[1]))
+    each = None if weight is None else weight.astype(np.float64)[:, None]
     for begin in range(0, RESAMPLINGS, block := max(1, _CELLS // n)):
         size = min(block, RESAMPLINGS - begin)
         drawn = rng.integers(0, n, (size, n)) + np.arange(size)[:, None] * n
         times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
-        means[begin : begin + size] = times @ values / n
+        means[begin : begin + size] = times @ values / n if each is None else times @ (each * values) / (times @ each)
     return means

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xgboost as xgb
 
-from simfl.arrays import AnyArray, Doubles
+from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.model import Model
 from simfl.params import cores
 from simfl.report import ranks
@@ -22,7 +22,7 @@ from simfl.report.record import Curve, Gain, Importance, Points, Score
 from simfl.training.losses.concordance import concordance
 from simfl.training.trees import CELLS_PER_THREAD
 
-OwnRows = Mapping[str, tuple[Any, AnyArray]]  # by party: what it trains on, with labels
+OwnRows = Mapping[str, tuple[Any, ...]]  # by party: what it trains on, with labels and, where it has them, weights
 Models = Mapping[tuple[str, str | None], Model]  # by method, and party (None: all share the model)
 Losses = dict[str, Doubles]  # by metric: one number per held-out row
 SMALLEST = 1e-15  # the probability of a class that a model thinks impossible
@@ -35,11 +35,15 @@ CALIBRATION_BINS = 10
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows that no model was trained on, their labels, and the party that each belongs to."""
+    """Rows that no model was trained on, their labels, and the party that each belongs to.
+
+    A row counts by its weight, where rows have one; all weights are above zero.
+    """
 
     X: Any
     y: AnyArray
     owner: AnyArray
+    weight: Floats | None = None
     _places: dict[Any, AnyArray] = field(default_factory=dict)
 
     def of(self, party: str | None) -> AnyArray:
@@ -51,11 +55,20 @@ class HeldOut:
         rows = np.flatnonzero(np.isin(self.owner, [p for p in parties if p is not None]))
         is_matrix = isinstance(self.X, xgb.DMatrix)
         X = self.X.slice(rows) if is_matrix else getattr(self.X, "iloc", self.X)[rows]
-        return HeldOut(X, self.y[rows], self.owner[rows])
+        return HeldOut(X, self.y[rows], self.owner[rows], self.weighed(rows))
 
     def read_by(self, model: Model) -> HeldOut:
         """The same rows as XGBoost's matrix, read once for all models of the same columns."""
-        return HeldOut(read_by(model, self.X, self.owner), self.y, self.owner)
+        return HeldOut(read_by(model, self.X, self.owner), self.y, self.owner, self.weight)
+
+    def weighed(self, rows: AnyArray) -> Floats | None:
+        """The weights of some rows."""
+        return None if self.weight is None else self.weight[rows]
+
+    def mean(self, values: Doubles, rows: AnyArray) -> float:
+        """The mean of some rows' values."""
+        chosen = values[rows]
+        return float(chosen.mean() if self.weight is None else np.average(chosen, weights=self.weight[rows]))
 
     def places(self, model: Model) -> AnyArray:
         """The place of every label among the model's classes; -1 for one that no party has."""
@@ -84,9 +97,9 @@ def losses(model: Model, held_out: HeldOut, prediction: AnyArray | None = None) 
     return {"logloss": -np.log(np.clip(given, SMALLEST, 1.0)), "error": (p.argmax(axis=1) != place).astype(np.float64)}
 
 
-def adjusted_losses(model: Model, held_out: HeldOut, own_X: Any, own_y: AnyArray) -> Losses:
+def adjusted_losses(model: Model, held_out: HeldOut, own_X: Any, *own: Any) -> Losses:
     """The losses of the model as a party would use it: adjusted to the rows that it has trained on."""
-    shift = model.shift(_margins(model, own_X), own_y)
+    shift = model.shift(_margins(model, own_X), *own)
     return losses(model, held_out, _prediction(model, _margins(model, held_out.X), shift))
 
 
@@ -110,21 +123,23 @@ def scores(model: Model, held_out: HeldOut) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     prediction = _predict(model, held_out.X)
     for metric, each in losses(model, held_out, prediction).items():
-        found[metric] = float(finish(metric, each.mean()))
+        found[metric] = float(finish(metric, held_out.mean(each, held_out.of(None))))
     if model.classes is not None:
-        found["auc"] = _auc(held_out.places(model), np.clip(_two_columns(prediction), SMALLEST, 1.0))
+        p = np.clip(_two_columns(prediction), SMALLEST, 1.0)
+        found["auc"] = _auc(held_out.places(model), p, held_out.weight)
     elif model.loss.labels == "bounds":
-        found["c-index"] = concordance(prediction, held_out.y)
+        found["c-index"] = concordance(prediction, held_out.y, held_out.weight)
     return found
 
 
-def _auc(place: AnyArray, p: Doubles) -> float | None:
+def _auc(place: AnyArray, p: Doubles, weight: Floats | None) -> float | None:
     if place.min() < 0 or len(np.unique(place)) != p.shape[1]:
         return None  # not defined where the held-out rows lack a class
     if p.shape[1] == 2:
-        return ranks.area(place, p[:, 1])
+        return ranks.area(place, p[:, 1], weight)
     shares = p / p.sum(axis=1, keepdims=True)
-    return float(np.mean([ranks.area(place == c, shares[:, c]) for c in range(p.shape[1])]))  # each against the rest
+    each = [ranks.area(place == c, shares[:, c], weight) for c in range(p.shape[1])]  # against the rest
+    return float(np.mean(each))
 
 
 def own_scores(models: Models, held_out: HeldOut, own_rows: OwnRows) -> list[Score]:
@@ -133,10 +148,10 @@ def own_scores(models: Models, held_out: HeldOut, own_rows: OwnRows) -> list[Sco
     for (method, party), model in models.items():
         metric, margins = main_metric(model), _margins(model, held_out.X)
         for whose in own_rows if party is None else [party]:
-            X, y = own_rows[whose]
-            shift = model.shift(_margins(model, X), y) if party is None else 0.0
-            each = losses(model, held_out, _prediction(model, margins, shift))[metric][held_out.of(whose)]
-            value = float(finish(metric, each.mean()))
+            X, *own = own_rows[whose]
+            shift = model.shift(_margins(model, X), *own) if party is None else 0.0
+            each = losses(model, held_out, _prediction(model, margins, shift))[metric]
+            value = float(finish(metric, held_out.mean(each, held_out.of(whose))))
             found.append(Score(method=method, party=party, rows=whose, metric=metric, value=value))
     return found
 
@@ -174,27 +189,29 @@ def _gains(
     if not mask.any():
         return []
     pairs = [(party, metric) for party in alone for metric in together]
-    before = np.column_stack([alone[party][metric][mask] for party, metric in pairs])
-    after = np.column_stack([together[metric][mask] for _, metric in pairs])
-    low, high = intervals([metric for _, metric in pairs], before, after)
+    before = np.column_stack([alone[party][metric] for party, metric in pairs])
+    after = np.column_stack([together[metric] for _, metric in pairs])
+    low, high = intervals([metric for _, metric in pairs], before[mask], after[mask], held_out.weighed(mask))
     return [
         Gain(
             party=party,
             rows=rows,
             **use,
             metric=metric,
-            alone=(a := float(finish(metric, before[:, i].mean()))),
-            together=(b := float(finish(metric, after[:, i].mean()))),
+            alone=(a := float(finish(metric, held_out.mean(before[:, i], mask)))),
+            together=(b := float(finish(metric, held_out.mean(after[:, i], mask)))),
             gain=a - b,
             low=float(low[i]),
             high=float(high[i]),
-            n_rows=len(before),
+            n_rows=int(mask.sum()),
         )
         for i, (party, metric) in enumerate(pairs)
     ]
 
 
-def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tuple[Doubles, Doubles]:
+def intervals(
+    metrics: Sequence[str], alone: Doubles, together: Doubles, weight: Floats | None = None
+) -> tuple[Doubles, Doubles]:
     """The middle 95 % of the gains when the same rows are drawn again, with replacement, for both models.
 
     Columns are losses of rows, one column per gain.
@@ -203,7 +220,7 @@ def intervals(metrics: Sequence[str], alone: Doubles, together: Doubles) -> tupl
     >>> low.round(6), high.round(6)
     (array([1.]), array([1.]))
     """
-    means = resampled_means(np.hstack([alone, together]), np.random.default_rng(0))
+    means = resampled_means(np.hstack([alone, together]), np.random.default_rng(0), weight)
     values = np.where(np.array([*metrics, *metrics]) == "rmse", np.sqrt(means), means)
     return middle(values[:, : len(metrics)] - values[:, len(metrics) :])
 
@@ -236,17 +253,17 @@ class Staged:
         for margins in self.margins:
             each = losses(self.model, self.held_out, _prediction(self.model, margins, shift))[metric]
             for whose in rows:
-                values[whose].append(float(finish(metric, each[masks[whose]].mean())))
+                values[whose].append(float(finish(metric, self.held_out.mean(each, masks[whose]))))
         return [
             Curve(method=method, party=party, rows=whose, metric=metric, trees=self.trees, values=values[whose])
             for whose in rows
         ]
 
-    def own_curve(self, method: str, party: str, own: tuple[Any, AnyArray]) -> list[Curve]:
+    def own_curve(self, method: str, party: str, own: tuple[Any, ...]) -> list[Curve]:
         """The curve of a shared model on one party's held-out rows, adjusted to the rows that it has trained on."""
         mine = self.held_out.of(party)
         there = Staged(self.model, self.held_out.part([party]), self.trees, [margins[mine] for margins in self.margins])
-        return there.curves(method, None, [party], shift=self.model.shift(_margins(self.model, own[0]), own[1]))
+        return there.curves(method, None, [party], shift=self.model.shift(_margins(self.model, own[0]), *own[1:]))
 
 
 def roc(models: Models, held_out: HeldOut) -> list[Points]:
@@ -258,7 +275,7 @@ def roc(models: Models, held_out: HeldOut) -> list[Points]:
         place = held_out.places(model)
         if set(place.tolist()) != {0, 1}:
             continue
-        false, true = ranks.roc_curve(place, _predict(model, held_out.X))
+        false, true = ranks.roc_curve(place, _predict(model, held_out.X), held_out.weight)
         at = np.unique(np.linspace(0, len(false) - 1, min(ROC_POINTS, len(false))).round().astype(int))
         found.append(Points(method=method, party=party, x=_short(false[at]), y=_short(true[at])))
     return found
@@ -273,7 +290,7 @@ def calibration(models: Models, held_out: HeldOut) -> list[Points]:
         predicted, observed = _predicted_and_observed(model, held_out)
         order = np.argsort(predicted, kind="stable")
         groups = [rows for rows in np.array_split(order, CALIBRATION_BINS) if len(rows)]
-        x, y = (_short([values[rows].mean() for rows in groups]) for values in (predicted, observed))
+        x, y = (_short([held_out.mean(values, rows) for rows in groups]) for values in (predicted, observed))
         found.append(Points(method=method, party=party, x=x, y=y, weights=[len(rows) for rows in groups]))
     return found
 

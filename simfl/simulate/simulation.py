@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from simfl.arrays import AnyArray
+from simfl.arrays import AnyArray, Floats
 from simfl.data.files import Dataset
 from simfl.errors import DataError
 from simfl.federation import Preparation
@@ -61,7 +61,7 @@ class Simulation:
 
     parties: list[Party]
     held_out: HeldOut
-    own_rows: dict[str, tuple[Any, AnyArray]]  # what each party trains on, as it was read
+    own_rows: dict[str, tuple[Any, AnyArray, Floats | None]]  # what each party trains on, as it was read
 
     def party_facts(self) -> list[PartyFacts]:
         """The parties as the record lists them."""
@@ -121,7 +121,7 @@ class Simulation:
 
     def _read_by(self, model: Model) -> tuple[HeldOut, evaluation.OwnRows]:
         """The rows as XGBoost's matrices, read once for all models."""
-        own = {name: (evaluation.read_by(model, X, name), y) for name, (X, y) in self.own_rows.items()}
+        own = {name: (evaluation.read_by(model, X, name), *more) for name, (X, *more) in self.own_rows.items()}
         return self.held_out.read_by(model), own
 
 
@@ -144,12 +144,21 @@ def set_up(data: Dataset, parts: Mapping[str, AnyArray], seed: int, *, stratify:
         if len(rows) < 4:
             raise DataError(f"Party {name!r} has {len(rows)} rows: too few to hold out a quarter of them.")
         train, test = _hold_out(data.y, rows, seed, stratify=stratify)
+        test = _counting(test, data.weight, name)
         own[name] = data.rows(train)
         parties.append(Party(name, *own[name], schema=data.schema))
         aside.append(test)
         owners += [name] * len(test)
-    X, y = data.rows(np.concatenate(aside))
-    return Simulation(parties, HeldOut(X, y, np.array(owners)), own)
+    X, y, weight = data.rows(np.concatenate(aside))
+    return Simulation(parties, HeldOut(X, y, np.array(owners), weight), own)
+
+
+def _counting(rows: AnyArray, weight: Floats | None, name: str) -> AnyArray:
+    """The rows that count: nothing can be measured on those of weight zero."""
+    found = rows if weight is None else rows[weight[rows] > 0]
+    if not len(found):
+        raise DataError(f"Party {name!r} holds out rows of weight zero only: nothing can be measured on them.")
+    return found
 
 
 def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tuple[AnyArray, AnyArray]:

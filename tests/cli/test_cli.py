@@ -136,6 +136,23 @@ def test_simulate_splits_by_a_column(run, folder, tmp_path):
     assert [r["party"] for r in results(tmp_path / "r.json")][:3] == ["north", "south", "west"]
 
 
+def test_simulate_takes_a_column_of_weights(run, folder, tmp_path, capsys):
+    whole = pd.read_csv(folder / "data.csv")
+    whole.assign(counts=np.arange(120) % 4).to_csv(tmp_path / "weighted.csv", index=False)
+    words = ("--label", "ill", "--trees", 5, "--weight", "counts")
+    assert run("simulate", "weighted.csv", *words, "--by", "site", "--json", "by.json", "--save", "m.ubj") == 0
+    assert "rows count by their weight" in capsys.readouterr().out
+    assert "counts" not in simfl.load("m.ubj").feature_names
+    for site, rows in pd.read_csv("weighted.csv").groupby("site"):
+        rows.drop(columns="site").to_csv(f"{site}.csv", index=False)
+    names = [f"{site}.csv" for site in ("north", "south", "west")]
+    assert run("simulate", *names, *words, "--json", "several.json") == 0
+    several, by = ([(r["party"], r["logloss"]) for r in results(tmp_path / n)] for n in ("several.json", "by.json"))
+    assert several == by
+    assert run("simulate", "weighted.csv", *words[:-1], "count") == 1
+    assert "has no column 'count' (--weight)" in " ".join(capsys.readouterr().err.split())
+
+
 def test_simulate_skews_by_theta(run, folder, tmp_path):
     words = ["--label", "ill", "--theta", 0.9, "--parties", 2, "--trees", 2, "--json", "r.json"]
     assert run("simulate", folder / "data.csv", *words) == 0

@@ -4,6 +4,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
@@ -102,6 +103,28 @@ def test_what_the_study_says_cannot_be_given_beside_it(run, study, capsys):
     study("")
     assert run("study.toml", "--matching", "shared", "--hashes", 3) == 1
     assert "--matching, --hashes cannot be given with a study" in capsys.readouterr().err
+
+
+def test_an_audit_says_that_it_leaves_weights_out(run, study, capsys):
+    table = pd.read_csv("t.csv").assign(counts=2.5)
+    table.to_csv("t.csv", index=False)
+    said = "The weights of rows (column 'counts') are left out here: in these attacks every row counts as one."
+    words = ("t.csv", "--label", "ill", "--drop", "ward", "--no-advice")
+    assert run(*words, "--weight", "counts", "--json", "a.json", "--out", "a.html") == 0
+    assert f"Note: {said}" in " ".join(capsys.readouterr().out.split())
+    assert "The weights of rows (column" in Path("a.html").read_text()
+    found = json.loads(Path("a.json").read_text())
+    assert found["notes"][0].startswith(said)
+    assert found["n_features"] == 6
+    study("")
+    Path("study.toml").write_text(f'weight = "counts"\n{Path("study.toml").read_text()}')
+    assert run("study.toml", "--no-advice", "--dpia", "d.html", "--json", "s.json") == 0
+    assert json.loads(Path("s.json").read_text())["notes"][0].startswith(said)
+    page = Path("d.html").read_text()
+    assert "their weight in the column counts" in page
+    assert "are left out here" in page
+    assert run("study.toml", "--weight", "counts") == 1
+    assert "--weight cannot be given with a study" in capsys.readouterr().err
 
 
 def test_what_an_audit_found_goes_into_the_report(run, simfl_command, tmp_path):

@@ -5,9 +5,9 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
 from simfl.data import files
-from simfl.data.files import read, read_frame
+from simfl.data.files import Target, read, read_frame, read_several
 from simfl.data.schema import MOST_LEVELS
-from simfl.errors import DataError, FileError
+from simfl.errors import DataError, FileError, ParameterError
 
 
 @pytest.fixture
@@ -104,9 +104,35 @@ def test_columns_can_be_left_out(tmp_path, frame):
 
 def test_rows_come_with_their_labels(tmp_path, frame):
     frame.to_csv(tmp_path / "data.csv", index=False)
-    X, y = read(tmp_path / "data.csv", "ill").rows(np.array([3, 1]))
+    X, y, _ = read(tmp_path / "data.csv", "ill").rows(np.array([3, 1]))
     assert X["age"].tolist() == frame["age"].iloc[[3, 1]].tolist()
     assert y.tolist() == frame["ill"].iloc[[3, 1]].tolist()
+
+
+def test_a_column_of_weights_is_no_feature(tmp_path, frame):
+    frame = frame.assign(counts=np.arange(len(frame)) / 2)
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    data = read(tmp_path / "data.csv", Target.of("ill", None, "counts"))
+    assert "counts" not in data.schema.names
+    assert data.weight.tolist() == frame["counts"].tolist()
+    assert data.rows(np.array([3, 1]))[2].tolist() == [1.5, 0.5]
+    frame.to_csv(tmp_path / "other.csv", index=False)
+    both = read_several([tmp_path / "data.csv", tmp_path / "other.csv"], Target.of("ill", None, "counts"))
+    assert both.weight.tolist() == 2 * frame["counts"].tolist()
+
+
+def test_weights_of_a_file_that_mean_nothing_are_refused(tmp_path, frame):
+    for weights, said in ((-1.0, f"{len(frame)} below zero"), ("much", "not numbers"), (0.0, "all of them zero")):
+        frame.assign(counts=weights).to_csv(tmp_path / "data.csv", index=False)
+        with pytest.raises(DataError, match=f"Column 'counts' of data.csv has sample weights that .*{said}"):
+            read(tmp_path / "data.csv", Target.of("ill", None, "counts"))
+    with pytest.raises(DataError, match=r"no column 'count' \(--weight\)"):
+        read(tmp_path / "data.csv", Target.of("ill", None, "count"))
+    with pytest.raises(ParameterError, match="'ill' is also what is learned"):
+        Target.of("ill", None, "ill")
+    (tmp_path / "data.svm").write_text("1 1:2\n")
+    with pytest.raises(DataError, match="--weight cannot be used"):
+        read(tmp_path / "data.svm", Target.of("ill", None, "counts"))
 
 
 def test_a_file_without_labels_is_read_as_it_is(tmp_path, frame):

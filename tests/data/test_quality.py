@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simfl.data.quality import look_at
+from simfl.data.quality import look_at, look_at_weights
 from simfl.data.schema import Schema
 
 rng = np.random.default_rng(0)
@@ -65,3 +65,18 @@ def test_a_good_column_is_not_mentioned():
 def test_no_table_is_too_strange_to_look_at(values, classes):
     label = np.arange(len(values)) % 2
     assert all(text.startswith("column 'column' ") for text in findings("number", values, label, classes))
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([2.0] * 9, ["all rows have the same weight (2)"]),
+        ([0.0] * 6 + [1.0] * 5, ["6 of 11 rows have the weight 0 and do not count"]),
+        ([30.0] + [1.0] * 99, ["one row has 23% of all weight"]),
+        ([0.0] * 6 + [5.0, 1.0], ["6 of 8 rows have the weight 0", "one row has 83% of all weight"]),
+        ([20.0] + [1.0] * 99, []),
+    ],
+)
+def test_weights_that_are_worth_a_look(weights, said):
+    found = look_at_weights(np.array(weights, np.float32))
+    assert [sentence[: len(start)] for sentence, start in zip(found, said, strict=True)] == said

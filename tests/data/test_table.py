@@ -6,7 +6,7 @@ import pytest
 from scipy import sparse
 
 from simfl import Party, SimFLClassifier
-from simfl.data.table import as_labels, as_table, as_weights, class_numbers, plain_classes
+from simfl.data.table import as_labels, as_table, as_weights, class_numbers, plain_classes, wrong_weights
 from simfl.errors import DataError
 
 WHO = "Party 'north'"
@@ -210,8 +210,18 @@ def test_weights_that_mean_nothing_are_refused(weights):
 @pytest.mark.parametrize("heaviest", [1e13, 1e38, 1e300])
 def test_weights_whose_sums_lose_all_precision_are_refused(heaviest):
     assert as_weights([1, 1e12], 2, WHO) is not None
-    with pytest.raises(DataError, match=r"Party 'north' has a sample weight of .*at most 1e\+12.*by the same number"):
+    with pytest.raises(DataError, match=r"Party 'north' has sample weights .*: 1 above 1e\+12 .*by the same number"):
         as_weights([1, heaviest], 2, WHO)
+
+
+def test_all_that_is_wrong_with_weights_is_said_with_counts_and_no_value():
+    assert wrong_weights(np.array([1.0, np.nan, -7.5, -7.5, np.inf, 7e13])) == (
+        "1 missing (fill it in, or leave the row out), 2 below zero (correct it, or leave the row out), "
+        "1 infinite (correct it, or leave the row out), 1 above 1e+12 (divide the weights of all parties by the same "
+        "number)"
+    )
+    assert wrong_weights(np.array([0.0, 1e-60])).startswith("all of them zero")
+    assert wrong_weights(np.array([0.0, 1e12])) is None
 
 
 def test_classes_are_pythons_own_values():

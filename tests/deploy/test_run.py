@@ -226,6 +226,17 @@ def test_init_takes_the_columns_of_a_table(tmp_path):
     study = read_study(tmp_path / "study.toml")
     assert study.label == "died"
     assert study.columns == {"age": "number", "ward": ["medicine", "surgery"], "smoker": "boolean"}
+    assert study.weight is None
+
+
+def test_init_takes_a_column_of_weights(tmp_path):
+    table = tmp_path / "patients.csv"
+    table.write_text('age,"how ""often""",died\n60,1,0\n71,2.5,1\n50,1,0\n')
+    words = ["init", str(tmp_path), "--from", str(table), "--label", "died", "--weight", 'how "often"']
+    assert CliRunner().invoke(app, words).exit_code == 0
+    study = read_study(tmp_path / "study.toml")
+    assert study.weight == 'how "often"'
+    assert study.columns == {"age": "number"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Joint with epsilon: nothing but noisy sums leaves, and a row moves them by no more than the noise was made for."""
 
 import math
+import warnings
 from functools import partial
 
 import numpy as np
@@ -138,6 +139,17 @@ def test_the_vector_of_a_row_does_not_depend_on_its_neighbours(objective):
         kept = np.arange(n)[np.arange(n) != gone]
         assert np.array_equal(vectors(kept), everybody[kept])
     assert np.array_equal(np.concatenate([vectors(np.array([i])) for i in range(50)]), everybody[:50])
+
+
+def test_a_row_that_adds_nothing_costs_nothing_and_warns_of_nothing():
+    filtered = Filter(3, 100.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):  # the second time the last row has nothing left
+            taken = filtered.take(np.array([[0.0], [3.0], [1e9]]), 1)
+            assert taken[:2, 0].tolist() == [0, 3]
+    assert filtered.left.tolist() == [10_000, 9_982, 0]
+    assert taken[2, 0] == 0
 
 
 def test_a_vector_is_shortened_in_its_own_direction_and_by_its_weight():

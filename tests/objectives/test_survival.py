@@ -260,6 +260,15 @@ def test_concordance_by_hand():
     assert concordance(np.array([1.0]), bounds[:1]) is None
 
 
+def test_a_pair_counts_by_the_weights_of_its_rows():
+    rng = np.random.default_rng(2)
+    (_, bounds), n = times(80), rng.integers(0, 4, 80)
+    predicted = rng.normal(size=80).round(1)
+    repeated = concordance(np.repeat(predicted, n), np.repeat(bounds, n, axis=0))
+    assert concordance(predicted, bounds, n) == pytest.approx(repeated, rel=1e-12)
+    assert concordance(predicted, bounds) != pytest.approx(repeated, rel=1e-3)
+
+
 @pytest.mark.parametrize("how", ["event", "bounds"])
 def test_simulate_reads_both_kinds_of_columns_and_writes_a_report(how, simfl_command, tmp_path, capsys):
     X, y = times(400)

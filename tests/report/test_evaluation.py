@@ -228,3 +228,83 @@ def test_rmse_gains_are_differences_of_roots(table):
     held_out = HeldOut(table, y, np.array(["a"] * 60))
     gain = evaluation.gains({"a": weak}, model, held_out, {"a": (table, y)})[0]
     assert gain.together == pytest.approx(np.sqrt(mean_squared_error(y, model.predict(table))), rel=1e-5)
+
+
+# --- rows with weights: a row of weight three is three rows -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weighted(skewed):
+    """Held-out rows with whole numbers as weights, and the same as so many rows; the rows trained on alike."""
+    _, _, held_out, own = skewed
+    rng = np.random.default_rng(8)
+    times = rng.integers(1, 5, len(held_out.y))
+    rows = np.repeat(np.arange(len(held_out.y)), times)
+    one = HeldOut(held_out.X, held_out.y, held_out.owner, times.astype(np.float32))
+    many = HeldOut(held_out.X[rows], held_out.y[rows], held_out.owner[rows])
+    mine, alike = {}, {}
+    for name, (X, y) in own.items():
+        n = rng.integers(0, 4, len(y))
+        mine[name], alike[name] = (X, y, n), (np.repeat(X, n, axis=0), np.repeat(y, n))
+    return one, many, mine, alike
+
+
+def test_scores_by_weight_are_those_of_repeated_rows(skewed, weighted):
+    model, (one, many, *_) = skewed[0], weighted
+    found, expected = evaluation.scores(model, one), evaluation.scores(model, many)
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert found["auc"] == pytest.approx(
+        roc_auc_score(one.y, model.predict_proba(one.X)[:, 1], sample_weight=one.weight), rel=1e-6
+    )
+    assert found != pytest.approx(evaluation.scores(model, skewed[2]), rel=1e-4)
+
+
+def test_gains_and_curves_by_weight_are_those_of_repeated_rows(skewed, weighted):
+    model, alone, _, _ = skewed
+    one, many, mine, alike = weighted
+    for a, b in zip(*(evaluation.gains(alone, model, *x) for x in ((one, mine), (many, alike))), strict=True):
+        assert (a.party, a.rows, a.metric, a.adjusted) == (b.party, b.rows, b.metric, b.adjusted)
+        assert (a.alone, a.together) == pytest.approx((b.alone, b.together), rel=1e-4)
+        assert a.low <= a.gain <= a.high
+        assert a.high - a.low > b.high - b.low  # the same rows, however much they weigh, say less than as many others
+    models = {("SimFL", None): model, **{("SOLO", name): own for name, own in alone.items()}}
+    for a, b in zip(*(evaluation.own_scores(models, *x) for x in ((one, mine), (many, alike))), strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-4)
+    (a,), (b,) = (
+        evaluation.Staged.of(model, rows).own_curve("SimFL", "b", own["b"])
+        for rows, own in ((one, mine), (many, alike))
+    )
+    assert a.values == pytest.approx(b.values, rel=1e-4)
+
+
+def test_pictures_by_weight(skewed, weighted):
+    models, (one, *_) = {("SimFL", None): skewed[0]}, weighted
+    (line,) = evaluation.roc(models, one)
+    area = roc_auc_score(one.y, skewed[0].predict_proba(one.X)[:, 1], sample_weight=one.weight)
+    assert np.trapezoid(line.y, line.x) == pytest.approx(area, abs=2e-3)
+    (line,) = evaluation.calibration(models, one)
+    order = np.argsort(skewed[0].predict_proba(one.X)[:, 1], kind="stable")
+    first = np.array_split(order, evaluation.CALIBRATION_BINS)[0]
+    assert line.y[0] == pytest.approx(np.average(one.y[first], weights=one.weight[first]), abs=1e-6)
+
+
+@pytest.mark.parametrize("digits", [1, 6])
+def test_curve_and_area_by_weight_are_those_of_scikit_learn(digits):
+    rng = np.random.default_rng(digits)
+    is_one, weight = np.append([0, 1], rng.integers(0, 2, 198)), rng.random(200) + 0.1
+    score = rng.random(200).round(digits)
+    false, true, _ = roc_curve(is_one, score, sample_weight=weight, drop_intermediate=False)
+    found = ranks.roc_curve(is_one, score, weight)
+    np.testing.assert_allclose(np.interp(false, *found), np.interp(false, false, true), atol=1e-9)
+    assert ranks.area(is_one, score, weight) == pytest.approx(roc_auc_score(is_one, score, sample_weight=weight))
+
+
+@pytest.mark.parametrize("objective", ["reg:squarederror", "reg:absoluteerror", "count:poisson"])
+def test_a_model_is_adjusted_by_weight(objective, table):
+    y = table[:, 0] ** 2 * 3
+    n = np.arange(60) % 3 + 4 * (y > 2)
+    model = simfl.train([simfl.Party("a", table, y)], objective=objective, n_trees=3)
+    by_weight = model.adjusted(table, y + 4, n).predict(table)
+    repeated = model.adjusted(np.repeat(table, n, axis=0), np.repeat(y + 4, n)).predict(table)
+    np.testing.assert_allclose(by_weight, repeated, rtol=0.02)  # a quantile lies between two rows
+    assert not np.allclose(by_weight, model.adjusted(table, y + 4).predict(table), rtol=1e-3)

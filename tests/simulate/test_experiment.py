@@ -4,15 +4,17 @@ import io
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 from sklearn.metrics import log_loss
 
-from simfl.errors import FileError
+from simfl.data.files import Dataset, Target, read
+from simfl.errors import DataError, FileError
 from simfl.report.record import Gain, Score
 from simfl.simulate import experiment, splits, tables
 from simfl.simulate.processes import spare_processes
-from simfl.simulate.simulation import Measured
+from simfl.simulate.simulation import Measured, set_up
 
 FEW = {"n_trees": 6, "random_state": 3, "n_jobs": 1}
 
@@ -40,6 +42,45 @@ def test_a_partys_own_score_is_that_of_the_model_it_would_use(once):
         for method in ("SOLO", "TFL", "SimFL", "SimFL joint", "ALL-IN")
         for party in ("cleveland", "budapest", "zurich-basel", "long-beach")
     }
+
+
+def test_rows_with_weights_train_and_measure_by_them(tmp_path):
+    path, rng = tmp_path / "patients.csv", np.random.default_rng(0)
+    X = rng.normal(size=(300, 3)).round(3)
+    table = pd.DataFrame(X, columns=list("abc")).assign(ill=(X[:, 0] + rng.normal(size=300) > 0).astype(int))
+    table.assign(counts=rng.choice([0.0, 1.0, 6.5], 300)).to_csv(path, index=False)
+    data = read(path, Target.of("ill", None, "counts"))
+    parts = {"a": np.arange(150), "b": np.arange(150, 300)}
+    params = FEW | {"objective": "binary:logistic"}
+    played = (outcome := experiment.Experiment(data, parts, params).run()).played
+    held_out = played.held_out
+    assert held_out.weight.min() > 0
+    assert len(held_out.y) < 76  # of a quarter, those that count
+    for party in played.parties:
+        assert party.rows.weight.tolist() == data.weight[party_rows(party, table)].tolist()
+    for score in outcome.measured.own:
+        model, mask = outcome.compared.models[score.method, score.party], held_out.of(score.rows)
+        used = model if score.method == "SOLO" else model.adjusted(*played.own_rows[score.rows])
+        p = used.predict_proba(held_out.X[mask])
+        expected = log_loss(held_out.y[mask], p, labels=[0, 1], sample_weight=held_out.weight[mask])
+        assert score.value == pytest.approx(expected, rel=1e-4)
+    simfl = next(r for r in outcome.measured.results if r.method == "SimFL")
+    p = outcome.compared.simfl.predict_proba(held_out.X)
+    assert simfl.logloss == pytest.approx(log_loss(held_out.y, p, sample_weight=held_out.weight), rel=1e-4)
+
+
+def party_rows(party, table):
+    """The places of a party's rows in the table: no value of a column occurs twice."""
+    place = {tuple(row): number for number, row in enumerate(table[list("abc")].to_numpy(np.float32).tolist())}
+    return [place[tuple(row)] for row in party.rows.X.tolist()]
+
+
+def test_a_party_whose_held_out_rows_weigh_nothing_is_refused():
+    X, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+    weight = np.zeros(20, np.float32)
+    weight[set_up(Dataset(X, y), {"a": np.arange(20)}, 0, stratify=True).parties[0].rows.X[:, 0].astype(int) // 2] = 1
+    with pytest.raises(DataError, match="Party 'a' holds out rows of weight zero only"):
+        set_up(Dataset(X, y, weight=weight), {"a": np.arange(20)}, 0, stratify=True)
 
 
 def test_several_splits_give_the_means_of_each(once, twice):

@@ -119,14 +119,14 @@ class Loss:
         """About how large a row's hessian is at the start value, for weight one: at least as large as later ones."""
         return self.limits[1]
 
-    def best_shift(self, margin: Floats, y: Floats) -> Doubles:
+    def best_shift(self, margin: Floats, y: Floats, weight: Floats | None = None) -> Doubles:
         """What to add to the margins of every output so that the gradients of these rows add up to nothing.
 
         Newton's method; one row's worth of doubt keeps the shift finite where a class does not occur.
         """
         shift = np.zeros(margin.shape[1])
         for _ in range(50):
-            g, h = self.gradients(margin + shift.astype(np.float32), y, None)
+            g, h = self.gradients(margin + shift.astype(np.float32), y, weight)
             shift -= (g.sum(axis=0, dtype=np.float64) + shift) / (h.sum(axis=0, dtype=np.float64) + 1)
         return shift
 

@@ -56,8 +56,13 @@ class Quantile(Loss):
     def usual_hessian(self, margin: float) -> float:
         return 1.0
 
-    def best_shift(self, margin: Floats, y: Floats) -> Doubles:
-        return np.array([np.quantile(y - margin[:, 0], self.alpha)])
+    def best_shift(self, margin: Floats, y: Floats, weight: Floats | None = None) -> Doubles:
+        error = y - margin[:, 0]
+        if weight is None:
+            return np.array([np.quantile(error, self.alpha)])
+        order = np.argsort(error, kind="stable")
+        below = np.cumsum(weight[order], dtype=np.float64)
+        return error[order][[np.searchsorted(below, self.alpha * below[-1])]].astype(np.float64)
 
     def row_losses(self, margin: Floats, y: Floats) -> dict[str, Doubles]:
         error = y - margin[:, 0].astype(np.float64)
