@@ -405,6 +405,10 @@ _OF_ROWS: Final = (
     'Weights belong to the rows: Party(..., sample_weight=...); in a study, the key weight = "column" beside label; '
     "on the command line, --weight COLUMN."
 )
+_ELSEWHERE: Final = {  # what is given at another place
+    **dict.fromkeys(("sample_weight", "sample_weights", "weight", "weights"), _OF_ROWS),
+    "init_model": "simfl.train takes it, in one process; between machines a training begins from nothing.",
+}
 
 PREPARE_NAMES: Final = PrepareParams.__struct_fields__
 TRAIN_NAMES: Final = TrainParams.__struct_fields__
@@ -559,8 +563,7 @@ def refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
             stage = "simfl.prepare (stage 1)" if name in PREPARE_NAMES else "simfl.train (stage 2)"
             raise ParameterError(f"{name!r} belongs to {stage}: give it there.")
         hint = f"Did you mean {ALIASES[name]!r}?" if name in ALIASES else did_you_mean(name, sorted(known))
-        hint = _OF_ROWS if name in ("sample_weight", "sample_weights", "weight", "weights") else hint
-        raise UnknownParameterError(f"There is no parameter {name!r}. {hint}")
+        raise UnknownParameterError(f"There is no parameter {name!r}. {_ELSEWHERE.get(name, hint)}")
 
 
 def with_numbers(params: TrainParams, names: list[str] | None, n_features: int) -> TrainParams:

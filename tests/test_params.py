@@ -256,3 +256,8 @@ def test_every_door_documents_its_parameters():
 )
 def test_builders_bins_follow_from_parties_and_rows(n_parties, rows_each, given, bins):
     assert builder_bins(train_params(**given), n_parties, n_parties * rows_each) == bins
+
+
+def test_a_study_that_would_continue_from_a_model_learns_where_that_works():
+    with pytest.raises(UnknownParameterError, match="between machines a training begins from nothing"):
+        split({"init_model": "model.ubj"})
