@@ -20,14 +20,23 @@ from simfl.report.words import JOINT, METHODS, METRICS, amount, model_name
 Rows = list[dict[str, Any]]
 Spec = dict[str, Any]
 DASHES: Final = {"SimFL": [1, 0], JOINT: [6, 1, 1, 1], "SOLO": [4, 3], "TFL": [3, 2], "ALL-IN": [8, 3]}
-NARROW = "width < 400"  # a telephone, where one row of entries would be cut off
-ROW: Final[dict[str, Any]] = {"title": None, "orient": "top", "columns": alt.ExprRef(f"{NARROW} ? 3 : 0")}  # 0: all
+
+
+def _fitting(narrow: int, wide: int) -> Any:
+    """A number for a narrow chart and one for a wide chart: the page puts in the one that fits before it draws.
+
+    As an expression it would come too late: the room above a chart is laid out for one row of entries.
+    """
+    return alt.ExprRef(f"narrow ? {narrow} : {wide}")
+
+
+ROW: Final[dict[str, Any]] = {"title": None, "orient": "top", "columns": _fitting(3, 0)}  # 0: all
 STROKES: Final = alt.Legend(symbolType="stroke", **ROW)
 PARTIES: Final = alt.Legend(
     title=None,
     orient="top",
-    columns=alt.ExprRef(f"{NARROW} ? 2 : 4"),
-    labelLimit=alt.ExprRef(f"{NARROW} ? width / 2 - 30 : 160"),
+    columns=_fitting(2, 4),
+    labelLimit=_fitting(120, 160),
 )
 KINDS: Final = alt.Legend(title=None, orient="bottom", columns=2)
 BYTES: Final = (  # an axis in words, as `amount` writes them
