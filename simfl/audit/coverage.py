@@ -42,8 +42,8 @@ def differences(scenario: Scenario, params: Mapping[str, Any], *, of_model: bool
     found = []
     if scenario.n_trees < scenario.most_trees:
         found.append(
-            f"The study grows up to {scenario.most_trees} trees, the audit {scenario.n_trees}. More trees tell more, "
-            "above all where noise averages out."
+            f"The study grows up to {scenario.most_trees} rounds of trees, the audit {scenario.n_trees}. More trees "
+            "tell more, above all where noise averages out."
         )
     if params.get("party_column"):
         found.append("The column that names the party of a row is left out: it tells nobody anything new.")

@@ -147,14 +147,13 @@ def _read_table(
     return Party(file.name, data.X, data.y, schema=data.schema), replace(options, name=file.name)
 
 
-def _notes(weight: str | None) -> list[str]:
-    """That an audit leaves the weights of rows out."""
+def _notes(weight: str | None, *, bounded: bool = False) -> list[str]:
+    """That an audit leaves the weights of rows out. `bounded`: with epsilon, none adds more than another may."""
     if weight is None:
         return []
-    return [
-        f"The weights of rows (column {weight!r}) are left out here: in these attacks every row counts as one. A row "
-        "that weighs more than most stands out more in a sum."
-    ]
+    heavy = "" if bounded else " A row that weighs more than most stands out more in a sum."
+    fact = f"The weights of rows (column {weight!r}) are left out here: in these attacks every row counts as one."
+    return [fact + heavy]
 
 
 def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Party, Options]:
@@ -175,7 +174,7 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         min_group=second.min_group,
         parties=max(len(study.parties), 2),
         max_excess=study.audit.max_excess,
-        notes=_notes(study.weight),
+        notes=_notes(study.weight, bounded=second.epsilon is not None),
         params=params,
     )
     return party, options

@@ -405,11 +405,11 @@ class PartyEndpoint(SiteEnd):
         self.folder, self.journal = folder, open_party_journal(folder / "journal")
         session.shown.update(fact for entry in self.journal.of(Answered) for fact in entry.shows)  # of earlier jobs
         self._noted, self.session = session.shown.copy(), session
-        self.greeted, self.figures = message, FiguresFile(folder)
+        self.figures = FiguresFile(folder)
         tell("approved", f"the study {study.name} is the one that this party approved ({digest})")
         n_trees = study.params()[1].n_trees
         course = Stage(run=message.run, study=study.name, stage="handshake", job=self.job, n_trees=n_trees)
-        self.course = Course(folder, course)
+        self.course, self.greeted = Course(folder, course), message  # last: who was refused before has not joined
 
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:
         identity = self._identity(own)
@@ -441,10 +441,10 @@ class PartyEndpoint(SiteEnd):
     def _take_model(self, message: msg.TakeModel, folder: Path) -> None:
         """Keep the model and its record, if it is the model that this party has trained. Else nothing is written."""
         file, own = folder / "model.ubj", self._own_model()
-        model = own or self._received(message, file)
+        model, vouched = own or self._received(message, file), own is not None
         try:
             record = msgspec.json.decode(message.record, type=RunRecord)
-            history = assemble.completed_history(message.history, model)
+            history = assemble.completed_history(message.history, model, vouched=vouched)
         except (msgspec.DecodeError, LookupError, TypeError, RecursionError):
             raise ProtocolError(f"Party {self.name!r} received an invalid record of the run.") from None
         if own is not None:
@@ -452,7 +452,7 @@ class PartyEndpoint(SiteEnd):
         else:
             write_atomically(file, message.model)
         write_atomically(folder / "history.json", history)
-        self._keep_record(assemble.completed(record, model), model, folder)
+        self._keep_record(assemble.completed(record, model, vouched=vouched), model, folder)
 
     def _own_model(self) -> models.Model | None:
         """The model of trees that were grown together: every party has built it by itself."""

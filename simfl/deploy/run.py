@@ -221,15 +221,15 @@ def open_sealed(folder: Path, study: Study, run: str, identity: Identity | None)
     """Open the model that a party signed and sealed, and complete what the hub wrote without getting to see it."""
     data = boxes.open_box((folder / RECEIVER_FILE).read_bytes(), (folder / SEALED).read_bytes())
     model = models.from_bytes(boxes.content_of(data, study.parties, run, identity), f"The model in {folder / SEALED}")
+    model.save(folder / "model.ubj", history=False)  # first: a hub can spoil the record, but not the model
     file = folder / "history.json"
     try:
-        history = assemble.completed_history(file.read_bytes(), model)
-        record = assemble.completed(RunRecord.load(folder), model)
+        history = assemble.completed_history(file.read_bytes(), model, vouched=True)
+        record = assemble.completed(RunRecord.load(folder), model, vouched=True)
     except (msgspec.MsgspecError, LookupError, TypeError, RecursionError):
         raise EngineError(f"The hub handed out no valid record of the training. The model is in {folder}.") from None
     write_atomically(file, history)
     record.save(folder)
-    model.save(folder / "model.ubj", history=False)
 
 
 @contextmanager

@@ -30,8 +30,8 @@ def machine_of(
     """A party's part in a training that starts. `whole`: all parties of the study are present."""
     aside = split.validation
     mine = Mine(
-        _labelled(split.training, start, split),
-        None if aside is None else _labelled(aside, start, split),
+        _labelled(_counting(split.training), start, split),
+        None if aside is None else _labelled(_counting(aside), start, split),
         private,
         threads,
         shared,
@@ -61,6 +61,12 @@ def _plan(start: msg.StartTogether, split: Split, max_bin: int) -> Plan:
         cuts_only=start.cuts_only,
         declared=split.schema.declared_cuts(max_bin) if split.schema else None,
     )
+
+
+def _counting(rows: Rows) -> Rows:
+    """Those that count: with rows of weight zero, a sum over `min_group` rows could be that of one."""
+    found = rows.counting
+    return found if len(found.y) else rows
 
 
 def _labelled(rows: Rows, start: msg.StartTogether, split: Split) -> Labelled:

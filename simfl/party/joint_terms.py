@@ -65,12 +65,17 @@ def start(rules: Rules, question: msg.StartTogether) -> None:
 
 def resumed(rules: Rules, decisions: list[bytes]) -> None:
     """Whether a training continues from what this party knows to be decided. Only the last batch can be grown again."""
-    known = rules.decided[:-1]
+    known = max(rules.settled, rules.decided[:-1], key=len)  # starts one after the other take back no more than one
     rules.refuse_unless(decisions[: len(known)] == known, "what was decided before stays decided")
-    rules.decided = decisions  # the machine's own list: it grows with the training
+    rules.settled, rules.decided = known, decisions  # the machine's own list: it grows with the training
 
 
 def send_model(rules: Rules, question: msg.SendModel) -> None:
     """Whether the model goes to who may have it."""
     blind = rules.terms.train.hub_sees != "totals"
     rules.refuse_unless(not blind or question.receiver is not None, "the hub does not get the model")
+
+
+def finished(rules: Rules, *, is_finished: bool) -> None:
+    """Whether the model is the one that all parties will have: a hub could hand out one of fewer trees, signed."""
+    rules.refuse_unless(is_finished, "the model goes out when its training is finished")

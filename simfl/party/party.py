@@ -48,7 +48,9 @@ class Rows:
     @property
     def counting(self) -> Rows:
         """Those that count: all but rows of weight zero."""
-        return self if self.weight is None else self.part(np.flatnonzero(self.weight > 0))
+        if self.weight is None or self.weight.min(initial=1.0) > 0:
+            return self
+        return self.part(np.flatnonzero(self.weight > 0))
 
     def limited(self, most: int) -> Rows | None:
         """The first rows of each person, `most` at most; None where nobody knows whose row it is."""

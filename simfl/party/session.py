@@ -472,6 +472,8 @@ class Session:
         return self.together.read(message)
 
     def _send_model(self, message: msg.SendModel) -> msg.SealedModel:
+        if self.rules:
+            joint_terms.finished(self.rules, is_finished=self.together.machine.finished)
         return self.together.send_model(message, bytes(self.model.booster.save_raw("ubj")))
 
     @property

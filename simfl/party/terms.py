@@ -99,6 +99,7 @@ class Rules:
     used: int = -1  # the most of them that the gradients of a round came from
     passed: int = 0  # rounds whose gradients were no newer than those of a round before
     decided: list[bytes] = field(default_factory=list)  # for trees grown together, as far as this party knows
+    settled: list[bytes] = field(default_factory=list)  # of it: what no start may take back
     present: frozenset[str] = frozenset()  # those with whom keys were exchanged when the newest round began
     ended: frozenset[str] | None = None  # those with whom keys were exchanged when the training ended
     rematched: dict[int, int] = field(default_factory=dict)  # per search during the training: what was adopted then

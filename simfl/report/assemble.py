@@ -90,19 +90,22 @@ def _headline(params: TrainParams) -> str:
     return "logloss" if labels_of(params.objective) == "classes" else loss_of(params).metrics[0]
 
 
-def completed(known: RunRecord, model: Model) -> RunRecord:
-    """The record of a hub that did not get to see the model, with what only the model's owners know."""
-    if not model.history or any(record.train for record in known.history):
+def completed(known: RunRecord, model: Model, *, vouched: bool = False) -> RunRecord:
+    """The record of a hub that did not get to see the model, with what only the model's owners know.
+
+    `vouched`: the model is this party's own, or signed by one; what the hub says of its trees does not count then.
+    """
+    if not model.history or (not vouched and any(record.train for record in known.history)):
         return known
     history = account(model.history, known.history)
     return replace(known, n_trees=model.n_trees, history=history, importance=evaluation.importance(model, None))
 
 
-def completed_history(data: bytes, model: Model) -> bytes:
+def completed_history(data: bytes, model: Model, *, vouched: bool = False) -> bytes:
     """The same for history.json."""
     history = msgspec.json.decode(data)
     rounds = msgspec.convert(history["trees"], list[TreeRecord])
-    if model.history and not any(record.train for record in rounds):
+    if model.history and (vouched or not any(record.train for record in rounds)):
         history["trees"] = account(model.history, rounds)
     return msgspec.json.format(msgspec.json.encode(history))
 

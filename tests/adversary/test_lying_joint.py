@@ -162,6 +162,17 @@ def test_what_was_decided_stays_decided():
     refuses(session, msg.Add(step=1000), "the result of a step comes with the next question")  # of the same training
 
 
+def test_starts_one_after_the_other_take_back_one_batch_at_most():
+    all_of, journal = sessions(**STUDY), open_joint_journal()
+    grow_together(seen := Recorder(all_of), journal=journal, **STUDY)
+    (start,) = {wire.encode(q): q for q in seen.questions(msg.StartTogether)}.values()
+    kept = [entry.result for entry in journal.entries if isinstance(entry, Decided)]
+    for _ in range(2):
+        all_of[0].handle(replace(start, kept=kept[:-1]))
+    refuses(all_of[0], replace(start, kept=kept[:-2]), "what was decided before stays decided")
+    all_of[0].handle(replace(start, kept=kept))
+
+
 # --- one step after the other ----------------------------------------------------------------------------------------
 
 
@@ -327,7 +338,9 @@ def grown_by(all_of, present, entries, prepared):
     key = msg.SignedKey(key=boxes.public_half(boxes.new_key()))
     params = train_params(**split(STUDY)[1])
     recovery = hub.Recovery(journal, min_parties=2)
-    hub.train_together(transport, prepared, params, hub.JointOrder(key), callbacks=[StopAfterTwo()], recovery=recovery)
+    order, callbacks = hub.JointOrder(key), [StopAfterTwo()]
+    with pytest.raises(PrivacyError, match="when its training is finished"):
+        hub.train_together(transport, prepared, params, order, callbacks=callbacks, recovery=recovery)
     return transport, [entry for entry in journal.entries if isinstance(entry, BeganTogether | Decided)]
 
 
@@ -417,9 +430,10 @@ def test_a_hub_that_may_see_totals_gets_the_model():
     assert session.handle(question).sealed[:1] == b"{"
 
 
-def test_a_model_is_not_sent_before_there_is_a_tree():
-    session, _, _ = halted(msg.Add, 1)
-    refuses(session, receiver(), "before there was a tree", error=ProtocolError)
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_party_signs_no_model_before_its_training_is_finished(number):
+    session, _, _ = halted(msg.Add, number)
+    refuses(session, receiver(), "the model goes out when its training is finished")
 
 
 # --- parties that lie ------------------------------------------------------------------------------------------------

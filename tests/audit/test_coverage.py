@@ -70,7 +70,7 @@ def test_of_a_study_with_more_trees_than_an_audit_grows_the_result_says_so(numbe
     assert TEMPLATE["n_trees"] > TEMPLATE["early_stopping_rounds"]
     assert all(f"24 of up to {TEMPLATE['n_trees']} trees" in finding.sentence for finding in found.findings)
     (note,) = found.notes
-    assert f"up to {TEMPLATE['n_trees']} trees, the audit 24" in note
+    assert f"up to {TEMPLATE['n_trees']} rounds of trees, the audit 24" in note
     assert note in found.html()
 
 

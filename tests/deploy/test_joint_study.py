@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 pytest.importorskip("nvflare")
@@ -12,7 +13,7 @@ from simfl.deploy import check
 from simfl.deploy import run as runs
 from simfl.deploy.orders import ORDER_FILE
 from simfl.deploy.study import parse_study, read_study
-from simfl.errors import PrivacyError, StudyError
+from simfl.errors import EngineError, PrivacyError, StudyError
 from simfl.hub.joint import open_joint_journal
 from simfl.privacy import boxes
 from simfl.report.record import RunRecord
@@ -138,6 +139,29 @@ def test_the_submitter_takes_no_model_that_the_hub_put_into_a_box(federation, tm
     with pytest.raises(PrivacyError, match=fact):
         runs.open_sealed(folder, read_study(federation.study), name, own)
     assert (folder / "model.ubj").read_bytes() == before
+
+
+def test_what_the_hub_says_of_the_trees_does_not_count_beside_a_signed_model(federation, tmp_path):
+    folder = runs.run_study(federation.study, out=tmp_path / "run")
+    true, history = RunRecord.load(folder), json.loads((folder / "history.json").read_bytes())
+    false = [msgspec.structs.replace(record, train={"logloss": 0.001}) for record in true.history]
+    msgspec.structs.replace(true, history=false, importance=[]).save(folder)
+    lies = {**history, "trees": msgspec.to_builtins(false)}
+    (folder / "history.json").write_text(json.dumps(lies))
+    (folder / "model.ubj").unlink()
+    run, own = (
+        json.loads((folder / ORDER_FILE).read_bytes())["run"],
+        runs._identity(federation.kits / "submitter"),
+    )
+    study = read_study(federation.study)
+    runs.open_sealed(folder, study, run, own)
+    assert RunRecord.load(folder) == true
+    assert json.loads((folder / "history.json").read_bytes()) == history
+    (folder / "model.ubj").unlink()
+    (folder / "history.json").write_text("{}")
+    with pytest.raises(EngineError, match="no valid record"):
+        runs.open_sealed(folder, study, run, own)
+    assert simfl.load(folder / "model.ubj").n_trees == N_TREES
 
 
 def test_a_submitter_without_a_certificate_of_the_study_gets_no_model(federation, tmp_path):

@@ -308,3 +308,11 @@ def test_a_model_is_adjusted_by_weight(objective, table):
     repeated = model.adjusted(np.repeat(table, n, axis=0), np.repeat(y + 4, n)).predict(table)
     np.testing.assert_allclose(by_weight, repeated, rtol=0.02)  # a quantile lies between two rows
     assert not np.allclose(by_weight, model.adjusted(table, y + 4).predict(table), rtol=1e-3)
+
+
+def test_weights_that_add_up_to_one_adjust_a_model_as_far_as_weights_around_one(table):
+    y = (table[:, 0] > 0).astype(int)
+    model, weight = simfl.train([simfl.Party("a", table, y)], n_trees=3), 1 + np.arange(len(y)) % 2
+    mean = weight / weight.mean()
+    found = [model.adjusted(table, 1 - y, own).margins(table) for own in (mean, mean / len(y))]
+    np.testing.assert_allclose(*found, rtol=1e-4)

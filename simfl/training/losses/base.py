@@ -122,12 +122,14 @@ class Loss:
     def best_shift(self, margin: Floats, y: Floats, weight: Floats | None = None) -> Doubles:
         """What to add to the margins of every output so that the gradients of these rows add up to nothing.
 
-        Newton's method; one row's worth of doubt keeps the shift finite where a class does not occur.
+        Newton's method; one row's worth of doubt keeps the shift finite where a class does not occur. A row is worth
+        its weight, on average, and at most one: weights that add up to one are no reason to doubt all rows.
         """
         shift = np.zeros(margin.shape[1])
+        doubt = 1.0 if weight is None else min(1.0, float(weight[weight > 0].mean(dtype=np.float64)))
         for _ in range(50):
             g, h = self.gradients(margin + shift.astype(np.float32), y, weight)
-            shift -= (g.sum(axis=0, dtype=np.float64) + shift) / (h.sum(axis=0, dtype=np.float64) + 1)
+            shift -= (g.sum(axis=0, dtype=np.float64) + doubt * shift) / (h.sum(axis=0, dtype=np.float64) + doubt)
         return shift
 
     # --- what comes out ----------------------------------------------------------------------------------------------
