@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from simfl.audit.findings import MARKS, Audit, Finding
+from simfl.audit.findings import MARKS, SURE, Audit, Finding
 from simfl.audit.pages import template
 from simfl.privacy.observed import Protection
 
@@ -108,14 +108,14 @@ def render(audit: Audit, filing: Filing) -> str:
         marked=marked,
         words=MARKS,
         verdict=verdict(audit, marked),
-        remaining=[*remaining(filing, marked), *audit.notes],
+        remaining=remaining(filing, marked),
         by_hand=BY_HAND,
     )
 
 
 def verdict(audit: Audit, marked: list[tuple[Finding, str]]) -> str:
     """The result of the attacks in one sentence."""
-    n, above = len(marked), sum(mark != "calm" for _, mark in marked)
+    n, above = len(marked), sum(mark in SURE for _, mark in marked)
     if not n:
         return audit.verdict
     if audit.exceeded:

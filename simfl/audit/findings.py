@@ -31,8 +31,14 @@ Role = Literal[
 ]
 
 ATTRIBUTES_RIGHT = "attributes right"
-MARKS = {"calm": "no better than guessing", "warn": "better than guessing", "bad": "above the limit"}
-STYLES = {"calm": None, "warn": "yellow", "bad": "bold red"}  # of these, at the terminal
+MARKS = {
+    "calm": "no better than guessing",
+    "few": "too few rows to tell",
+    "warn": "better than guessing",
+    "bad": "above the limit",
+}
+SURE = ("warn", "bad")
+STYLES = {"calm": None, "few": None, "warn": "yellow", "bad": "bold red"}  # of these, at the terminal
 TITLES: dict[str, str] = {
     "rows_from_codes": "Rows, from hash values",
     "members_from_codes": "Who is in the table, from hash values",
@@ -55,6 +61,8 @@ TITLES: dict[str, str] = {
     "attribute_from_answers": "One unknown attribute, from the model's answers",
     "rows_from_all_trees": "Rows, from all trees of the model",
 }
+
+ENOUGH = 10  # rows: resampling fewer says nothing of how sure a figure is
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +152,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     def mark(self, finding: Finding) -> str:
         """How bad a finding is, as one of `MARKS`."""
-        return "bad" if finding in self.exceeded else "warn" if finding.excess_interval[0] > 0 else "calm"
+        if finding in self.exceeded:
+            return "bad"
+        above = "warn" if finding.n >= ENOUGH else "few"
+        return above if finding.excess_interval[0] > 0 else "calm"
 
     @property
     def verdict(self) -> str:
@@ -156,7 +167,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
             return f"{len(self.exceeded)} of {n} attacks do better than the limits allow."
         if self.limits:
             return "Every attack stays within the limits."
-        above = sum(self.mark(finding) != "calm" for finding in self.findings)
+        above = sum(self.mark(finding) in SURE for finding in self.findings)
         return f"{above} of {n} attacks surely do better than guessing. No limits were set."
 
     @property

@@ -186,8 +186,9 @@ def _begin(study_path: Path, study: Study, out: Path | None, local: bool) -> tup
 def _latest(study_path: Path, study: Study, out: Path | None) -> tuple[Path, RunInfo]:
     """The run folder to resume: the one given, or the study's latest."""
     begun = re.compile(re.escape(study.name) + r"-\d{8}-\d{6}")  # not those of a study whose name begins alike
-    found = [out.resolve()] if out else sorted(f for f in _runs(study_path).glob("*") if begun.fullmatch(f.name))
+    found = [out.resolve()] if out else [f for f in _runs(study_path).glob("*") if begun.fullmatch(f.name)]
     found = [folder for folder in found if (folder / ORDER_FILE).exists()]
+    found.sort(key=lambda folder: ((folder / "study.toml").stat().st_mtime_ns, folder.name))  # as they began
     if not found:
         raise FileError(f"There is no training to resume in {out or _runs(study_path)}. Leave out --resume.")
     folder = found[-1]

@@ -241,6 +241,7 @@ def write_examples(
     for path in texts:
         if path.exists():
             raise FileError(f"{path} is there already and is left as it is.")
+    folder.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_atomically(path, text.encode(), private=path.name == "party.toml")  # it can hold a secret
     return list(texts)

@@ -273,3 +273,13 @@ def test_the_page_says_what_is_above_the_limit(cancer):
 def test_there_is_a_title_for_every_attack():
     known = {name for room in (trials, joint, private, finished) for name in vars(room)}
     assert set(TITLES) <= known
+
+
+@pytest.mark.parametrize(("n", "mark"), [(1, "few"), (9, "few"), (10, "warn")])
+def test_a_success_on_a_handful_of_rows_is_not_called_sure(blind, n, mark):
+    best = max(blind["linked"].findings, key=lambda finding: finding.excess_interval[0])
+    found = msgspec.structs.replace(best, n=n)
+    audited = msgspec.structs.replace(blind["linked"], findings=[found], limits={})
+    assert audited.mark(found) == mark
+    assert audited.verdict.startswith(f"{int(mark == 'warn')} of 1 attacks surely")
+    assert ("too few rows to tell" in audited.html()) == (mark == "few")
