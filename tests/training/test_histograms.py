@@ -127,7 +127,7 @@ def test_parts_grown_side_by_side_are_the_same_tree(seed, depth, share_missing, 
         together = grower.grow(g, h, seed=1)
         for name in ("feature", "threshold", "default_left", "left"):
             np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
-    assert (grower._pool is not None) == (depth > histograms.TOP)
+    assert bool(grower._pools) == (depth > histograms.TOP)
 
 
 def test_rows_without_gradients_have_no_part():
