@@ -1,7 +1,6 @@
 """A hub that burned down: its folder comes back from a backup, an older one than the last tree, and nothing is lost."""
 
 import shutil
-import threading
 
 import pytest
 
@@ -99,24 +98,24 @@ def test_stage_1_of_an_older_version_begins_anew(tmp_path, monkeypatch, recipe):
     federation = open_federation(
         tmp_path, monkeypatch, 6, 120, lambda text: text.replace("rematch = 10", f'recipe = "{recipe}"')
     )
-    before, ended = HubEndpoint._enter, []
+    before = HubEndpoint._enter
 
     def upgraded(self, stage):
         before(self, stage)
-        if stage == "training" and not ended:
+        if stage == "training" and len(federation.jobs) == 1:
             [file] = (federation.kits / "hub").glob("runs/*/prepared.json")
             text = file.read_text()
             assert f'"protocol":{msg.VERSION}' in text
             older = text.replace(f'"protocol":{msg.VERSION}', f'"protocol":{msg.VERSION - 1}')
             file.write_text(older.replace('"random_state":5', '"random_state":6'))  # what nobody would continue with
-            job = federation.jobs[0]
-            ended.append(threading.Thread(target=job.end))
-            ended[0].start()
-            job.hub.collected.wait()  # all sites are dead: the next question finds nobody
+            self.collected.wait()  # until the job is ended
+
+    def end_first(stage):
+        if stage == "training" and len(federation.jobs) == 1:
+            federation.jobs[0].end()
 
     monkeypatch.setattr(HubEndpoint, "_enter", upgraded)
-    folder = runs.run_study(federation.study, out=tmp_path / "run")
-    ended[0].join()
+    folder = runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(tell=end_first))
     assert len(federation.jobs) == 2
     if recipe == "similar":
         assert (folder / "model.ubj").read_bytes() == in_one_process(tmp_path / "study.toml")
