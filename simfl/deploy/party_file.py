@@ -81,6 +81,9 @@ class PartyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return Source(self.data, self.query)
 
 
+msgspec.json.Decoder(PartyFile)  # from the import on: threads that first work out a type at once crash
+
+
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 

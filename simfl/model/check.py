@@ -211,6 +211,11 @@ class Document(_Part):
     version: Annotated[list[Place], Meta(min_length=3, max_length=3)]
 
 
+# msgspec works out a type when it is first used, and two threads that do so at once crash the process: here it is known
+# from the import on.
+msgspec.msgpack.Decoder(Document, dec_hook=lambda kind, found: found)
+
+
 def read(data: bytes) -> dict[str, Any]:
     """The content of a file, in either format, not yet checked. Raises ValueError if it has neither format."""
     try:

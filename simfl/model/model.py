@@ -55,6 +55,9 @@ class About(msgspec.Struct, kw_only=True):
     gain: list[float] | None = None  # per feature, where the sums of all parties were known
 
 
+_about = msgspec.json.Decoder(About)  # from the import on: threads that first work out a type at once crash
+
+
 class Model:
     """A trained model.
 
@@ -329,7 +332,7 @@ def from_bytes(data: bytes, source: str) -> Model:
     except ValueError as error:
         raise FileError(f"{source} is not an XGBoost model, or only a part of one: {error}.") from None
     try:
-        about = msgspec.json.decode(text or "", type=About)
+        about = _about.decode(text or "")
     except (msgspec.DecodeError, RecursionError):
         raise FileError(f"{source} was not written by SimFL. Open it with xgboost.Booster().load_model.") from None
     return Model(_checked(source, content, about), about)
