@@ -50,7 +50,7 @@ from simfl.party import Session
 from simfl.party.journal import Answered
 from simfl.party.journal import open_journal as open_party_journal
 from simfl.party.terms import Terms
-from simfl.privacy.keys import Identity
+from simfl.privacy.keys import OF_A_KIT, Identity
 from simfl.privacy.ledger import Account, TableFacts, event_of
 from simfl.report import assemble
 from simfl.report.record import RunRecord
@@ -428,7 +428,7 @@ class PartyEndpoint(SiteEnd):
     def _identity(self, own: PartyFile) -> Identity | None:
         """The certificate of the kit. Without one, nobody can tell whose keys are whose."""
         kit = self.file.parent / (own.kit or ".") / "startup"
-        files = [kit / name for name in ("client.crt", "client.key", "rootCA.pem")]
+        files = [kit / name for name in OF_A_KIT]
         if any(file.exists() for file in files):
             return Identity.read(*files)
         if own.require.signed:

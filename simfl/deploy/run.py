@@ -38,7 +38,7 @@ from simfl.errors import EngineError, FileError, SimFLError, StudyError, Trainin
 from simfl.messages import SignedKey
 from simfl.privacy import boxes
 from simfl.privacy.certificates import SUBMITTER
-from simfl.privacy.keys import Identity, sign_key
+from simfl.privacy.keys import OF_A_KIT, Identity, sign_key
 from simfl.report import assemble
 from simfl.report.record import PartyFacts, Recorder, RunRecord
 from simfl.storage import owned, write_atomically
@@ -205,7 +205,7 @@ def _runs(study_path: Path) -> Path:
 
 
 def _identity(kit: Path) -> Identity | None:
-    parts = [kit / "startup" / name for name in ("client.crt", "client.key", "rootCA.pem")]
+    parts = [kit / "startup" / name for name in OF_A_KIT]
     return Identity.read(*parts) if all(part.exists() for part in parts) else None
 
 

@@ -33,11 +33,11 @@ def keep_noise_key(folder: Path, drawn: bytes) -> bytes:
 
 
 def _read(path: Path, size: int) -> bytes | None:
-    """A key of this size, if there is one. Without it noise would follow from the sums alone."""
+    """What is kept, if it has this size; None: nothing is."""
     if not path.exists():
         return None
     require_private_file(path)
     kept = path.read_bytes()
     if len(kept) != size:
-        raise FileError(f"{path} is damaged: the noise of this run cannot be drawn again. Start a new training.")
+        raise FileError(f"{path} is damaged: without the keys of this run it cannot be resumed. Start a new training.")
     return kept

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -74,6 +74,9 @@ class Keys:
 
 
 # --- identities ------------------------------------------------------------------------------------------------------
+
+
+OF_A_KIT: Final = ("client.crt", "client.key", "rootCA.pem")  # certificate, private key and root, in its startup/
 
 
 class Issued(NamedTuple):
