@@ -229,7 +229,8 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Positive | None,
         "least number of its own rows that a party adds onto one row of a builder; smaller groups are joined with the "
         "nearest others, and a party with fewer rows adds nothing; 1: no groups are joined. With the joint recipe: "
-        "least number of rows of all parties behind every sum, by noisy counts; None: the recipe's (joint 30, else 1)",
+        "least number of rows of all parties behind every sum, by noisy counts. Sample weights count: beside a heavy "
+        "row, light ones are less than a row; None: the recipe's (joint 30, else 1)",
     ] = None
     cuts: Annotated[
         Literal["own", "shared"] | None,

@@ -184,7 +184,7 @@ class Scenario:
                     f"min_group={min_group} is more than the {len(part)} rows that a party has in this audit: it would "
                     "add nothing, and there is nothing to attack. Audit with fewer parties or a smaller min_group."
                 )
-            found[part] = joined
+            found[part] = joined.goes_to
         return found
 
     @cached_property

@@ -22,6 +22,7 @@ MISSING = 0.5  # the share of missing values from which a column is mentioned
 GIVEN_AWAY = 0.95  # of the errors of guessing, a column that gives the label away avoids at least this share
 LOOKED_AT = 20_000  # rows that the search for such columns uses
 HEAVY = 0.2  # of all weight, the share from which one row is mentioned
+FAR = 50  # times the mean weight, the same: beside such a row the others hardly count towards min_group
 NARROW = 0.01  # all values within this part of a declared range: probably another unit
 
 
@@ -59,6 +60,10 @@ def look_at_weights(weight: Floats) -> list[str]:
     if heaviest > HEAVY * total:
         share = f"one row has {heaviest / total:.0%} of all weight"
         found.append(f"{share}: it decides alone, and stands out in every sum. Is that meant?")
+    mean = total / (len(weight) - zeros)
+    if heaviest > FAR * mean:
+        fact = f"the heaviest row weighs {heaviest / mean:.0f} times the mean"
+        found.append(f"{fact}: beside it the others count for little in min_group. Limit the largest weights")
     return found
 
 

@@ -26,7 +26,7 @@ from simfl.joint.grown import followed
 from simfl.joint.level import EMPTY, Followed, Level
 from simfl.joint.parts import Parts, shaped
 from simfl.joint.rounding import ALL, take_rows
-from simfl.joint.rows import Placement
+from simfl.joint.rows import Placement, counted_as
 from simfl.joint.sending import Sent
 from simfl.joint.setting import Setting
 from simfl.joint.shared import Shared
@@ -286,7 +286,8 @@ class Growing:
             return int(take_rows(g, h, output[t], units[:, t].copy(), keys, share, rows, packed))
 
         if self._placement is None or self._placement.n_trees != batch.n_trees:
-            self._placement = Placement(self._rows, batch.n_trees, self.threads)
+            counts_as = counted_as(own.train.weight) if self.setting.guarded else None
+            self._placement = Placement(self._rows, batch.n_trees, self.threads, counts_as)
         self._totals = self._placement.begin(take)
         self._own_gradients = None
         self._sum()

@@ -21,6 +21,8 @@ from simfl.joint.level import Followed, Level, Splits
 SMALL = 500_000  # rows times slots, under a millisecond: below that a second thread does not pay
 PARTS_PER_THREAD = 4  # so that no thread waits long for the last
 FEW_ROWS = 1000  # of a party: up to here plain loops are about as fast, and compiled in a fifth of the time
+ONE_ROW = 1 << 24  # parts that a row counts as, where rows count more or less
+LIGHT = 0.25  # of the weight of its party's heaviest row: a lighter row counts as less than one
 
 
 # Writes the rows that a tree takes and (g << 32) + h of each; returns how many.
@@ -53,10 +55,12 @@ class SparseRows:
 
 
 class Placement:
-    """The rows of one party in the trees of a batch."""
+    """The rows of one party in the trees of a batch. `counts_as`: what each row counts, in parts of `ONE_ROW`."""
 
-    def __init__(self, rows: BinnedRows | SparseRows, n_trees: int, threads: int) -> None:
-        self.n_trees = n_trees
+    def __init__(
+        self, rows: BinnedRows | SparseRows, n_trees: int, threads: int, counts_as: Longs | None = None
+    ) -> None:
+        self.n_trees, self._counts_as = n_trees, counts_as
         self._kept: _Kept = _InNodeOrder(rows, n_trees) if isinstance(rows, BinnedRows) else _ByColumn(rows, n_trees)
         self._pools: dict[int, ThreadPoolExecutor] = {}  # by their number of threads: alone a party has more of them
         self.threads = threads  # may change: a party that is asked alone has those of all
@@ -72,10 +76,18 @@ class Placement:
         return totals >> 32, totals & _dense.LOW_HALF
 
     def sums(self, level: Level) -> tuple[Longs, Longs, Longs]:
-        """Per cell: the number of rows, the sum of g and the sum of h."""
-        counts, G, H = (np.zeros(level.n_cells, dtype=np.int64) for _ in range(3))
-        self._run(lambda part: self._kept.sums(part, level.question, counts, G, H), self._parts(level))
+        """Per cell: the number of rows (by what they count), the sum of g and the sum of h."""
+        counts, G, H = self._added(level, self._kept.packed)
+        if self._counts_as is not None:
+            _, high, low = self._added(level, self._kept.in_order(self._counts_as))
+            counts = ((high << 32) + low) // ONE_ROW
         return counts, G, H
+
+    def _added(self, level: Level, each: Any) -> tuple[Longs, Longs, Longs]:
+        """Per cell: the number of rows, and the sums of the upper and the lower half of their numbers."""
+        counts, high, low = (np.zeros(level.n_cells, dtype=np.int64) for _ in range(3))
+        self._run(lambda part: self._kept.sums(part, level.question, each, counts, high, low), self._parts(level))
+        return counts, high, low
 
     def split(self, level: Level, splits: Splits, *, last: bool = False) -> None:
         """Rows of a node go left where the mask has the bit of their cell. After the last level nothing is summed."""
@@ -124,12 +136,14 @@ class _Kept(Protocol):
     """The rows in the form that suits them."""
 
     walks: bool  # whether rows go down the finished tree again
+    packed: Longs  # per tree and row: its gradient and hessian
 
     def begin(self, t: int, take: Take) -> int: ...
     def make_room(self, n_numbers: int) -> None: ...
     def work(self, level: Level) -> Longs: ...
     def allowed_ends(self, level: Level, ends: Longs) -> Longs: ...
-    def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None: ...
+    def in_order(self, each: Longs) -> Any: ...
+    def sums(self, part: tuple[int, int], question: Any, each: Any, counts: Longs, G: Longs, H: Longs) -> None: ...
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None: ...
     def add_leaf_values(
         self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int
@@ -147,7 +161,7 @@ class _InNodeOrder:
     def __init__(self, rows: BinnedRows, n_trees: int) -> None:
         self._rows = rows.flat, rows.stride
         self._order = np.empty((n_trees, rows.n_rows), dtype=np.int32)
-        self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
+        self.packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._bounds = np.zeros((n_trees, 1, 2), dtype=np.int64)
 
     @property
@@ -155,9 +169,9 @@ class _InNodeOrder:
         return _few if self._order.shape[1] <= FEW_ROWS else _dense
 
     def begin(self, t: int, take: Take) -> int:
-        n = take(t, self._order[t], self._packed[t])
+        n = take(t, self._order[t], self.packed[t])
         self._bounds[t, 0] = 0, n
-        return int(self._packed[t, :n].sum())
+        return int(self.packed[t, :n].sum())
 
     def make_room(self, n_numbers: int) -> None:
         self._bounds = _grown(self._bounds, n_numbers)
@@ -171,12 +185,16 @@ class _InNodeOrder:
     def allowed_ends(self, level: Level, ends: Longs) -> Longs:
         return ends
 
-    def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None:
-        self._kernels.sum_cells(*self._rows, self._order, self._packed, self._bounds, part, question, counts, G, H)
+    def in_order(self, each: Longs) -> Longs:
+        """A number per row, as `packed` has them; whatever behind those that a tree takes."""
+        return np.take(each, self._order, mode="clip")
+
+    def sums(self, part: tuple[int, int], question: Any, each: Longs, counts: Longs, G: Longs, H: Longs) -> None:
+        self._kernels.sum_cells(*self._rows, self._order, each, self._bounds, part, question, counts, G, H)
 
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
         self._kernels.split_nodes(
-            *self._rows, self._order, self._packed, self._bounds, part, question, slot, left, child
+            *self._rows, self._order, self.packed, self._bounds, part, question, slot, left, child
         )
 
     def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
@@ -192,14 +210,14 @@ class _ByColumn:
     def __init__(self, rows: SparseRows, n_trees: int) -> None:
         self._entries = rows.start, rows.row, rows.bin
         self._number = np.zeros((n_trees, rows.n_rows), dtype=np.int32)
-        self._packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
+        self.packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._taken = np.ones((n_trees, rows.n_rows), dtype=bool)
 
     def begin(self, t: int, take: Take) -> int:
-        rows, packed = np.empty_like(self._number[t]), np.empty_like(self._packed[t])
+        rows, packed = np.empty_like(self._number[t]), np.empty_like(self.packed[t])
         n = take(t, rows, packed)
         self._number[t], self._taken[t] = 0, False
-        self._packed[t, rows[:n]], self._taken[t, rows[:n]] = packed[:n], True
+        self.packed[t, rows[:n]], self._taken[t, rows[:n]] = packed[:n], True
         return int(packed[:n].sum())
 
     def make_room(self, n_numbers: int) -> None:
@@ -223,12 +241,16 @@ class _ByColumn:
             out.append((t, first, last, _sparse.open_nodes(self._number[t], question[0], node, t, n_numbers)))
         return out
 
-    def sums(self, part: tuple[int, int], question: Any, counts: Longs, G: Longs, H: Longs) -> None:
+    def in_order(self, each: Longs) -> list[Longs]:
+        """A number per row, for every tree."""
+        return [each] * len(self.packed)
+
+    def sums(self, part: tuple[int, int], question: Any, each: Any, counts: Longs, G: Longs, H: Longs) -> None:
         slot_start, feature = question[2], question[3]
         for t, first, last, place in self._trees(part, question):
             own = np.arange(slot_start[first], slot_start[last])
             visits = own[np.argsort(feature[own], kind="stable")]
-            rows = place, self._taken[t], self._packed[t]
+            rows = place, self._taken[t], each[t]
             _sparse.sum_cells(self._entries, *rows, visits, question, counts, G, H)
 
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
@@ -239,6 +261,24 @@ class _ByColumn:
 
     def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
         _sparse.add_leaf_values(self._number[t], finished.value, margins, output)
+
+
+def counted_as(weight: Floats | None) -> Longs | None:
+    """What each row of a party counts as towards `min_group`, in parts of `ONE_ROW`; None: all of them as one.
+
+    A row that has a quarter of the weight of the heaviest counts as one, a lighter one as less. So the rows of a party
+    that count as n have n / 4 times the weight of their heaviest at least, whatever cells are merged; to count by the
+    weight alone would leave few cells where weights differ at all. The measure is the heaviest row of the party, not
+    that of a node: counts that change with the node would show where it is.
+
+    >>> counted_as(np.array([8, 2, 1], dtype=np.float32)) / ONE_ROW
+    array([1. , 1. , 0.5])
+    """
+    if weight is None or weight.min() == weight.max():
+        return None
+    share = weight.astype(np.float64) / (LIGHT * float(weight.max()))
+    parts: Longs = np.floor(np.minimum(share, 1.0) * ONE_ROW).astype(np.int64)
+    return parts
 
 
 def _grown(kept: AnyArray, n_numbers: int) -> AnyArray:

@@ -248,14 +248,12 @@ class PartyTraining:
         self.shown[f"min_group {1 if near is None else least}"] += 1
         if least == 1 or near is None:
             return sum_onto_similar(similar, self.g, self.h, n_rows, seed)
-        drawn, g, h, weight = draw_similar(similar, seed), self.g, self.h, self.train.rows.weight
-        if weight is not None and not weight.all():  # a row that adds nothing hides none of its group
-            rows, place = np.flatnonzero(weight), np.cumsum(weight > 0, dtype=np.int32) - 1
-            similar, drawn, near, g, h = similar[rows], drawn[rows], place[near[weight[near] > 0]], g[rows], h[rows]
-        goes_to = join_small_groups(similar, drawn, near, n_rows, least)
-        if goes_to is None:
+        drawn = draw_similar(similar, seed)
+        joined = join_small_groups(similar, drawn, near, n_rows, least, self.train.rows.weight)
+        if joined is None:
             return Landed(np.zeros((n_rows, self.g.shape[1], 2)), np.zeros(n_rows, dtype=np.uint64))
-        return sum_onto_similar(goes_to[:, None], g, h, n_rows, seed)
+        g, h = (self.g, self.h) if joined.rows is None else (self.g[joined.rows], self.h[joined.rows])
+        return sum_onto_similar(joined.goes_to[:, None], g, h, n_rows, seed)
 
     # --- step 2: the builder grows -----------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ def test_no_table_is_too_strange_to_look_at(values, classes):
         ([30.0] + [1.0] * 99, ["one row has 23% of all weight"]),
         ([0.0] * 6 + [5.0, 1.0], ["6 of 8 rows have the weight 0", "one row has 83% of all weight"]),
         ([20.0] + [1.0] * 99, []),
+        ([100.0] + [1.0] * 999, ["the heaviest row weighs 91 times the mean"]),
     ],
 )
 def test_weights_that_are_worth_a_look(weights, said):

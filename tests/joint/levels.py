@@ -3,7 +3,7 @@
 import numpy as np
 
 from simfl.joint.level import MISSING, Followed, Level, Splits
-from simfl.joint.rows import SparseRows
+from simfl.joint.rows import ONE_ROW, SparseRows
 
 
 def level_of(nodes, slots):
@@ -80,11 +80,12 @@ def as_dense(rows):
 class Reference:
     """What `Placement` does, row by row and slot by slot."""
 
-    def __init__(self, bins, g, h, taken):
+    def __init__(self, bins, g, h, taken, counts_as=None):
         self.bins, self.g, self.h, self.taken = bins, g, h, taken
         self.node = np.zeros(g.shape, dtype=int)
         self.n_nodes = [1] * len(g)
         self.splits = [{} for _ in g]
+        self.counts_as = np.full(len(bins), ONE_ROW) if counts_as is None else counts_as
 
     def followed(self, tree, values):
         return followed(self.splits[tree], values)
@@ -102,9 +103,9 @@ class Reference:
             here, t = self._here(level, k), level.tree[k]
             for s in range(level.slot_start[k], level.slot_start[k + 1]):
                 cells = level.cell_start[s] + self._cells(level, s)[here]
-                for total, values in zip(out, (np.ones_like(self.g[t]), self.g[t], self.h[t]), strict=True):
+                for total, values in zip(out, (self.counts_as, self.g[t], self.h[t]), strict=True):
                     np.add.at(total, cells, values[here])
-        return tuple(out)
+        return out[0] // ONE_ROW, out[1], out[2]
 
     def split(self, level, slot, left):
         before = self.node.copy()

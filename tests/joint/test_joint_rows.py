@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simfl.joint import rows as rows_module
 from simfl.joint.level import MISSING
-from simfl.joint.rows import BinnedRows, Placement, SparseRows
+from simfl.joint.rows import LIGHT, ONE_ROW, BinnedRows, Placement, SparseRows, counted_as
 from tests.joint.levels import Reference, as_sparse, begin, followed, level_of, random_level, splits_of
 
 
@@ -78,6 +78,21 @@ def test_rows_that_are_not_taken_count_nowhere_but_get_their_leaf_value():
     assert margins[:, 0].tolist() == [1, 2, 1, 2]
 
 
+def test_rows_that_are_far_lighter_than_the_heaviest_count_less():
+    assert counted_as(None) is None
+    assert counted_as(np.full(9, 0.3, np.float32)) is None
+    weight = np.array([8, 8 * LIGHT, 1, 1e-9], dtype=np.float32)
+    assert (counted_as(weight) / ONE_ROW).tolist() == [1, 1, 1 / (8 * LIGHT), 0]
+
+
+@given(st.lists(st.floats(2.0**-20, 2.0**20, width=32), min_size=1, max_size=50))
+def test_what_rows_count_as_is_bounded_by_their_weight(weights):
+    weight = np.array(weights, dtype=np.float32)
+    counts_as = counted_as(weight)
+    n = len(weight) if counts_as is None else counts_as.sum() / ONE_ROW
+    assert LIGHT * n <= weight.sum(dtype=float) / weight.max() * (1 + 1e-9)
+
+
 def test_sums_use_all_32_bits():
     bins = np.zeros((4, 1), dtype=np.uint8)
     placement = Placement(BinnedRows(bins), 1, 1)
@@ -98,9 +113,9 @@ def test_a_second_batch_starts_again_at_the_roots():
             placement.split(level, splits_of(level, [0], [1], [1]))
 
 
-def placements(bins, n_trees):
+def placements(bins, n_trees, counts_as=None):
     forms = [BinnedRows(bins), as_sparse(bins)]
-    return [Placement(rows, n_trees, threads) for rows in forms for threads in (1, 2)]
+    return [Placement(rows, n_trees, threads, counts_as) for rows in forms for threads in (1, 2)]
 
 
 def grow(kept, reference, most_cells, rng):
@@ -132,7 +147,8 @@ def test_all_forms_of_the_rows_give_the_same_numbers(seed, n_rows, n_columns, mo
     bins[rng.random(bins.shape) < share_missing] = MISSING
     g, h = rng.integers(-(2**20), 2**20, (n_trees, n_rows)), rng.integers(0, 2**20, (n_trees, n_rows))
     taken = rng.random(g.shape) < rng.choice([0.5, 1.1])
-    kept, reference = placements(bins, n_trees), Reference(bins, g, h, taken)
+    counts_as = rng.integers(0, ONE_ROW + 1, n_rows) if rng.random() < 0.5 else None
+    kept, reference = placements(bins, n_trees, counts_as), Reference(bins, g, h, taken, counts_as)
     for placement in kept:
         G, H = begin(placement, packed_of(g, h), None if taken.all() else taken)
         np.testing.assert_array_equal([G, H], [(g * taken).sum(axis=1), (h * taken).sum(axis=1)])
