@@ -46,6 +46,7 @@ BUILDER_BINS: Final = 128  # of a builder's features with the similar recipe: se
 COARSE_BINS: Final = 64
 MANY_ROWS: Final = 50_000  # per party: with more, most of the time of a deep tree goes into the histograms of its nodes
 MAX_WEIGHT: Final = 1e12  # of a row; beyond that sums lose the digits that tell rows apart, and no split pays
+MIN_WEIGHT: Final = 1e-12  # of a party's heaviest row: below that no split pays, either
 MAX_LABEL: Final = 1e18  # of a regression: larger squares would leave float32
 
 

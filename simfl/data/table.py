@@ -16,7 +16,7 @@ from simfl.data.arrow import as_arrow, is_valid_text
 from simfl.data.commas import with_commas
 from simfl.data.schema import Schema
 from simfl.errors import DataError
-from simfl.params import MAX_LABEL, MAX_WEIGHT
+from simfl.params import MAX_LABEL, MAX_WEIGHT, MIN_WEIGHT
 from simfl.training.losses import Loss
 
 _LABEL_KINDS: dict[str, type] = {"string": np.str_, "integer": np.int64, "boolean": np.bool_}
@@ -167,15 +167,15 @@ def as_numbers(labels: AnyArray, who: str) -> Doubles:
 
 
 def as_weights(weight: Any, n_rows: int, who: str) -> Floats | None:
-    """The sample weights: finite, not negative, not all zero, none above `MAX_WEIGHT`."""
+    """The sample weights: finite, not negative, none above `MAX_WEIGHT`, and not all of them next to nothing."""
     if weight is None:
         return None
     try:
         weights = np.asarray(weight, dtype=np.float64)
     except (TypeError, ValueError):
-        raise DataError(
-            f"{who} has sample weights that are not numbers. Give a number from 0 on for each row."
-        ) from None
+        texts = {value for value in np.asarray(weight, dtype=object).ravel() if isinstance(value, str)}
+        told = with_commas(texts) or "not numbers. Give a number from 0 on for each row."
+        raise DataError(f"{who} has sample weights that are {told}") from None
     if weights.shape != (n_rows,):
         raise DataError(f"{who} has {n_rows} rows but sample weights of shape {weights.shape}.")
     if wrong := wrong_weights(weights):
@@ -201,8 +201,10 @@ def wrong_weights(weights: Doubles) -> str | None:
     }
     if found := [f"{int(rows.sum())} {fact}" for fact, rows in facts.items() if rows.any()]:
         return ", ".join(found)
-    some = (weights >= np.finfo(np.float32).smallest_subnormal).any()
-    return None if some else "all of them zero (no row counts: name another column, or leave the weights out)"
+    if not weights.any():
+        return "all of them zero (no row counts: name another column, or leave the weights out)"
+    amend = "no tree could be split: multiply the weights of all parties by the same number"
+    return None if weights.max() >= MIN_WEIGHT else f"all of them below {MIN_WEIGHT:g} ({amend})"
 
 
 def plain_classes(labels: AnyArray) -> list[bool | int | float | str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from simfl.data import files
+from simfl.data.commas import with_commas
 from simfl.data.sources import Source
 from simfl.data.table import wrong_weights
 from simfl.deploy.party_file import read_party_file
@@ -114,4 +115,6 @@ def _encode(values: pd.Series[Any], name: str, kind: Any) -> tuple[pd.Series[Any
     failed = values[numbers.isna() & values.notna()]
     what = "yes or no" if kind == "boolean" else "numbers"
     fact = f"column {name!r} has {len(failed)} values that are not {what}"
-    return numbers.astype("float32"), [(fact, f", as {value!r}") for value in failed.iloc[:1]]
+    told = "" if kind == "boolean" else with_commas(value for value in failed if isinstance(value, str))
+    details = [f": {told.rstrip('.')}"] if told else [f", as {value!r}" for value in failed.iloc[:1]]
+    return numbers.astype("float32"), [(fact, detail) for detail in details]

@@ -122,7 +122,8 @@ def test_a_column_of_weights_is_no_feature(tmp_path, frame):
 
 
 def test_weights_of_a_file_that_mean_nothing_are_refused(tmp_path, frame):
-    for weights, said in ((-1.0, f"{len(frame)} below zero"), ("much", "not numbers"), (0.0, "all of them zero")):
+    told = {-1.0: f"{len(frame)} below zero", "much": "not numbers", 0.0: "all of them zero", "1,5": 'decimal=","'}
+    for weights, said in told.items():
         frame.assign(counts=weights).to_csv(tmp_path / "data.csv", index=False)
         with pytest.raises(DataError, match=f"Column 'counts' of data.csv has sample weights that .*{said}"):
             read(tmp_path / "data.csv", Target.of("ill", None, "counts"))

@@ -220,8 +220,22 @@ def test_all_that_is_wrong_with_weights_is_said_with_counts_and_no_value():
         "1 infinite (correct it, or leave the row out), 1 above 1e+12 (divide the weights of all parties by the same "
         "number)"
     )
-    assert wrong_weights(np.array([0.0, 1e-60])).startswith("all of them zero")
+    assert wrong_weights(np.array([0.0, 0.0])).startswith("all of them zero")
     assert wrong_weights(np.array([0.0, 1e12])) is None
+
+
+@pytest.mark.parametrize("heaviest", [1e-60, 1e-30, 9e-13])
+def test_weights_that_are_all_next_to_nothing_are_refused(heaviest):
+    said = "all of them below 1e-12 (no tree could be split: multiply the weights of all parties by the same number)"
+    assert wrong_weights(np.array([0.0, heaviest])) == said
+    assert wrong_weights(np.array([1e-12, heaviest])) is None
+
+
+def test_weights_with_commas_are_refused_with_a_hint():
+    with pytest.raises(DataError, match=r"Party 'north' has sample weights that are numbers with a comma \('0,5'\)\."):
+        as_weights(["0,5", "1,25"], 2, WHO)
+    with pytest.raises(DataError, match="not numbers"):
+        as_weights(["a,b", 1.0], 2, WHO)
 
 
 def test_classes_are_pythons_own_values():

@@ -115,6 +115,7 @@ def spoil(folder, party, weights):
         (["inf"], "1 infinite"),
         (["3e13", "4e13"], "2 above 1e+12 (divide the weights of all parties by the same number)"),
         ([0] * 240, "all of them zero"),
+        ([1e-30] * 240, "all of them below 1e-12"),
         ([None, -17.5], "1 missing (fill it in, or leave the row out), 1 below zero"),
         (["heavy", "light"], "column 'w' has 2 values that are not numbers"),
     ],
@@ -130,6 +131,15 @@ def test_weights_that_mean_nothing_are_refused_with_their_number_and_no_value(we
     assert "17.5" not in text
     assert "heavy" not in text
     with pytest.raises(DataError, match="'w'"):
+        check.check(federation.study, federation.kits / "south" / "party.toml")
+
+
+def test_a_check_of_a_table_with_commas_says_how_to_write_its_numbers(tmp_path, monkeypatch):
+    federation = opened(tmp_path, monkeypatch)
+    spoil(tmp_path, "south", ["17,5", "2,25"])
+    with pytest.raises(
+        DataError, match=r"'w' has 2 values that are not numbers: numbers with a comma \('17,5'\)\. Write"
+    ):
         check.check(federation.study, federation.kits / "south" / "party.toml")
 
 
