@@ -264,11 +264,15 @@ def _draw_private(ready: Preparation, seed: int) -> None:
 
 
 def account(scored: list[TreeRecord], facts: list[TreeRecord]) -> list[TreeRecord]:
-    """Rounds with their metrics, and what only the hub knows of them: bytes, seconds, and who was absent."""
-    return [
+    """Rounds with their metrics, and what only the hub knows of them: bytes, seconds, and who was absent.
+
+    Rounds that the hub says nothing of stay as they are.
+    """
+    told = [
         msgspec.structs.replace(own, bytes=known.bytes, seconds=known.seconds, absent=known.absent)
         for own, known in zip(scored, facts, strict=False)
     ]
+    return [*told, *scored[len(facts) :]]
 
 
 def model_of(training: hub.Training) -> Model:

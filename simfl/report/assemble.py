@@ -41,6 +41,7 @@ ALONE = "Alone: this party's own model, with as many rounds as a fifth of its tr
 STOPPED_HERE = "The shared model stopped by the rows that its gain is measured on, which flatters it a little."
 WEIGHTED = "Rows count by their weight, those that measure as those that train."
 NOTHING_ASIDE = "No rows were set aside here (validation_fraction), so the gain over being alone was not measured."
+NOT_TOLD = "Bytes, seconds and absent parties of the others are not known here: they stand as none. Ask the hub why."
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,10 @@ def completed(known: RunRecord, model: Model, *, vouched: bool = False) -> RunRe
     """
     if not model.history or (not vouched and any(record.train for record in known.history)):
         return known
-    history = account(model.history, known.history)
-    return replace(known, n_trees=model.n_trees, history=history, importance=evaluation.importance(model, None))
+    history, told = account(model.history, known.history), len(known.history)
+    said = [f"The hub's record ends after {told} of {len(history)} rounds. {NOT_TOLD}"] if told < len(history) else []
+    importance, notes = evaluation.importance(model, None), [*known.notes, *said]
+    return replace(known, n_trees=model.n_trees, history=history, importance=importance, notes=notes)
 
 
 def completed_history(data: bytes, model: Model, *, vouched: bool = False) -> bytes:

@@ -40,6 +40,23 @@ def test_the_hub_knows_sizes_and_traffic_but_no_gain(known, finished):
     assert min(exchange.begin for exchange in known.timeline) == 0
 
 
+@pytest.mark.parametrize("n_told", [0, 2, 4, 6])
+def test_a_hub_that_tells_of_fewer_trees_shortens_no_history(known, finished, n_told):
+    """What the model's owners know of a tree stays; of what the hub leaves out, a sentence says so."""
+    model = finished[0].model
+    facts = [msgspec.structs.replace(record, train={}, validation={}, bytes=7) for record in 2 * model.history]
+    told = msgspec.structs.replace(known, history=facts[:n_told])
+    found = assemble.completed(told, model)
+    assert [record.train for record in found.history] == [record.train for record in model.history]
+    assert [record.bytes for record in found.history[:n_told]] == [7] * min(n_told, 4)
+    said = [note for note in found.notes if note not in known.notes]
+    ends = [f"The hub's record ends after {n_told} of 4 rounds."] if n_told < 4 else []
+    assert [note.split(".")[0] + "." for note in said] == ends
+    data = msgspec.json.encode({"trees": told.history})
+    kept = msgspec.json.decode(assemble.completed_history(data, model))["trees"]
+    assert [record["train"] for record in kept] == [record.train for record in model.history]
+
+
 def test_a_party_that_was_away_is_listed_with_the_trees_it_missed(known):
     assert [p.dropped for p in known.parties] == [None, "had no part in 2 trees, from number 2 to 4"]
 
