@@ -328,11 +328,13 @@ def labels_from_sums(view: RowSumsView, groups: Ints, belief: Doubles) -> Double
     the classes in the sum are spread over its members as `belief` (a probability per class, or a number) says: by
     proportional fitting for classes, by a common shift for numbers.
     """
-    members, totals = view.members(), view.label_totals()
+    members, totals = np.bincount(groups, minlength=len(view.gradients)), view.label_totals()
+    if view.weighted:  # nobody knows which of the rows in a sum is heavy
+        totals = totals * (members / np.where(view.members() > 0, view.members(), 1))[:, None]
     if not view.loss.classifies:
         gap = (totals[:, 0] - np.bincount(groups, belief[:, 0], len(totals))) / np.maximum(members, 1)
         return belief + gap[groups, None]
-    totals = np.rint(totals)
+    totals = np.maximum(totals, 0.0) if view.weighted else np.rint(totals)
     p = np.clip(belief, 1e-6, None)
     for _ in range(FITTING_ROUNDS):
         sums = np.stack([np.bincount(groups, column, len(totals)) for column in p.T], axis=1)
@@ -349,7 +351,7 @@ def labels_of_known_people(view: RowSumsView, candidates: Ints, own_guess: Doubl
     """
     members, totals = view.members(), view.label_totals()
     possible = (members[candidates] > 0)[:, :, None]
-    shares = totals[candidates] / np.maximum(members[candidates], 1)[:, :, None]
+    shares = totals[candidates] / np.where(possible, members[candidates][:, :, None], 1)
     count = possible.sum(axis=1)
     mean = np.where(count > 0, (shares * possible).sum(axis=1) / np.maximum(count, 1), own_guess)
     if not view.loss.classifies:

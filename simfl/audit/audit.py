@@ -6,7 +6,7 @@ victim (`trials.py`); its success stands beside what the same attacker gets by g
 shows leaks, but cannot prove that there are none: another attack may find what these do not.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -45,7 +45,6 @@ class Options:
     attacks: Collection[str] | None = None  # names; None: all that apply
     attack_model: bool = False  # also attack the finished model, which takes minutes: `finished.py`
     random_state: int = 0
-    notes: Sequence[str] = ()  # what a reader of the findings must know
     params: Mapping[str, Any] = field(default_factory=dict)  # of `simfl.train`: n_hashes, bucket_width, recipe, ...
 
 
@@ -53,6 +52,7 @@ def audit(
     X: Any,
     y: Any,
     *,
+    sample_weight: Any = None,
     schema: Schema | None = None,
     tell: Callable[[str], None] = lambda attack: None,
     **options: Any,
@@ -71,7 +71,7 @@ def audit(
     names = {f.name for f in fields(Options)} - {"params"}
     chosen = {name: options.pop(name) for name in names & options.keys()}
     asked = Options(**chosen, params=options)
-    return run(Party(asked.name, X, y, schema=schema), asked, tell)
+    return run(Party(asked.name, X, y, sample_weight, schema=schema), asked, tell)
 
 
 def run(party: Party, options: Options, tell: Callable[[str], None]) -> Audit:
@@ -106,7 +106,7 @@ def run(party: Party, options: Options, tell: Callable[[str], None]) -> Audit:
         limits=limits,
         sees=seen_by(setting),
         not_run=[TITLES[name] for name in finished.TRIALS if name not in trials],
-        notes=[*options.notes, *notes],
+        notes=notes,
     )
 
 
@@ -121,18 +121,20 @@ def _on_columns(params: Mapping[str, Any], schema: Schema | None) -> dict[str, A
 def _opened(party: Party, options: Options) -> tuple[Scenario, Setting]:
     """Who has which rows, and what is attacked."""
     params, y, (X, schema) = dict(options.params), party.rows.y, laid_out(party)
+    known: dict[str, Any] = {"weight": party.rows.weight, "schema": schema}
     if params.get("recipe") == "joint":
         if options.matching or options.ids != "linked":
             raise ParameterError("matching and ids are not available with recipe='joint': nothing is matched.")
         private = params.get("epsilon") is not None
         params["min_group"] = None if private else options.min_group  # noise stands in for groups
-        together = Together(X, y, options.parties, options.random_state, params, options.by_column, schema)
+        known["by_column"] = options.by_column
+        together = Together(X, y, options.parties, options.random_state, params, **known)
         return together, _joint_setting(together, options)
     if options.by_column is not None:
         raise ParameterError("by_column is an option of recipe='joint' only. Leave it out, or set that recipe.")
     matching = _matching(options)
-    leaves = matching == "shared"
-    scenario = Scenario(X, y, options.parties, options.random_state, params, leaves, schema)
+    known["leaves"] = matching == "shared"
+    scenario = Scenario(X, y, options.parties, options.random_state, params, **known)
     return scenario, _setting(scenario, options, matching)
 
 

@@ -20,7 +20,7 @@ from simfl.joint.cuts import binned
 from simfl.joint.guard import STEPS, SUM_NOISE, Counting
 from simfl.joint.machine import Labelled, Machine
 from simfl.joint.parts import Parts
-from simfl.joint.rows import BinnedRows
+from simfl.joint.rows import ONE_ROW, BinnedRows, counted_as
 
 STRANGER = -1  # the party of a person who takes no part
 
@@ -32,6 +32,7 @@ class People:
     X: Table
     y: Floats
     party: AnyArray
+    weight: Floats | None = None
 
     @classmethod
     def of(cls, machines: Sequence[Machine], strangers: Labelled) -> People:
@@ -39,7 +40,24 @@ class People:
         rows = [machine.mine.rows for machine in machines if machine.mine]
         party = np.repeat([*range(len(rows)), STRANGER], [*(len(own.y) for own in rows), len(strangers.y)])
         rows.append(strangers)
-        return cls(np.vstack([own.X for own in rows]), np.concatenate([own.y for own in rows]), party)
+        weights = [own.weight for own in rows if own.weight is not None]
+        weight = np.concatenate(weights) if weights else None
+        return cls(np.vstack([own.X for own in rows]), np.concatenate([own.y for own in rows]), party, weight)
+
+    @cached_property
+    def times(self) -> Doubles:
+        """How much each counts in sums."""
+        return np.ones(len(self.y)) if self.weight is None else self.weight.astype(np.float64)
+
+    @cached_property
+    def counts(self) -> Doubles:
+        """What each counts as towards `min_group`, beside the heaviest row of its party, or of the strangers."""
+        found = np.ones(len(self.y))
+        for party in np.unique(self.party):
+            own = np.flatnonzero(self.party == party)
+            parts = counted_as(None if self.weight is None else self.weight[own])
+            found[own] = 1.0 if parts is None else parts / ONE_ROW
+        return found
 
     def foreign_to(self, parties: Sequence[int]) -> Longs:
         """Those of all other parties."""
@@ -172,7 +190,7 @@ class _Crowd:
         place = np.stack([_places(batch, self.bins, tree) for tree in range(batch.n_trees)])
         pairs = [_pairs(batch, self.bins, place[tree], tree) for tree in range(batch.n_trees)]
         person, cell = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
-        gradients = growing.loss.gradients(self.following.margin, self.people.y, None)
+        gradients = growing.loss.gradients(self.following.margin, self.people.y, self.people.weight)
         counting = None if batch.counted else growing.setting.counting
         return Told(len(growing.batches), batch, counting, reader, total, parts, person, cell, gradients, place)
 

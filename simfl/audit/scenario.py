@@ -13,11 +13,11 @@ import xgboost as xgb
 from scipy import sparse
 
 from simfl import params as parameters
-from simfl.arrays import Doubles, Ints, Longs, Table
+from simfl.arrays import Doubles, Floats, Ints, Longs, Table
 from simfl.audit.attributes import attributes_of, one_hot_groups
 from simfl.audit.views import Hashing, Prior, RowSumsView, seed_of
 from simfl.data.schema import Schema
-from simfl.data.table import as_labels, as_table, as_targets, objective_for, plain_classes
+from simfl.data.table import as_labels, as_table, as_targets, as_weights, objective_for, plain_classes
 from simfl.errors import DataError, ParameterError
 from simfl.federation import prepare, train
 from simfl.model import Model
@@ -67,12 +67,16 @@ class Scenario:
         parties: int,
         seed: int,
         params: dict[str, Any],
-        leaves: bool = True,
+        *,
+        weight: Any = None,
         schema: Schema | None = None,
+        leaves: bool = True,
+        by_column: int | None = None,
     ) -> None:
         table, _ = as_table(X, TABLE)
-        labels = as_labels(y, table.shape[0], TABLE)
-        self.n_rows, self.seed, self.leaves, self.schema = table.shape[0], seed, leaves, schema
+        labels, each = as_labels(y, table.shape[0], TABLE), as_weights(weight, table.shape[0], TABLE)
+        self.n_rows, self.seed, self.schema = table.shape[0], seed, schema
+        self.leaves, self.by_column = leaves, by_column
         _check_size(self.n_rows, parties)
         given = params.get("objective", "auto")
         self.objective: str = objective_for(labels) if given == "auto" else given
@@ -82,6 +86,7 @@ class Scenario:
         self.loss = loss_of(self.stage_2)
         chosen = np.sort(self._rng(1).permutation(self.n_rows)[: self.most_rows])
         self.X: Table = table[chosen]
+        self.weight: Floats | None = None if each is None else each[chosen]
         known = plain_classes(labels[chosen]) if self.loss.classifies else None
         self.classes: list[Any] | None = None if known is None else list(range(max(len(known), 2)))
         self.y = as_targets(labels[chosen], self.loss, known, TABLE)
@@ -106,7 +111,9 @@ class Scenario:
 
     def _prepare(self, given: dict[str, Any]) -> None:
         """Let the real stage 1 fill in the parameters."""
-        parties = [Party(f"party {i}", self.X[rows], self.y[rows]) for i, rows in enumerate(self.members)]
+        parties = [
+            Party(f"party {i}", self.X[rows], self.y[rows], self.weight_of(rows)) for i, rows in enumerate(self.members)
+        ]
         self.ready = prepare(parties, **given)
         about = self.ready.about
         if not about.n_hashes or about.bucket_width is None:
@@ -116,6 +123,10 @@ class Scenario:
         standard = about.params.scale == "standard"
         self.scale = common_scale(moments(self.X), len(self.y)) if standard else Scale.none(self.X.shape[1])
         self.hashed = self.hash(about.n_hashes, about.bucket_width)
+
+    def weight_of(self, rows: Longs) -> Floats | None:
+        """How much these rows count; None: all alike."""
+        return None if self.weight is None else self.weight[rows]
 
     def hash(self, n_hashes: int, width: float, draw: int = 0) -> HashedRows:
         """The codes of all rows with other hash functions. Draw 0 is the real one."""
@@ -154,8 +165,9 @@ class Scenario:
     def start(self) -> Doubles:
         """The start value of the training, which everybody receives."""
         given = self.stage_2.base_score
-        sums = self.loss.label_sums(self.y, None, len(self.classes or ()))
-        start = self.loss.start(sums, float(len(self.y)))
+        sums = self.loss.label_sums(self.y, self.weight, len(self.classes or ()))
+        total = len(self.y) if self.weight is None else self.weight.sum(dtype=np.float64)
+        start = self.loss.start(sums, float(total))
         return start if given is None else np.full(len(start), given)
 
     def similar(self, queries: Ints, seed: int) -> Ints:
@@ -165,26 +177,32 @@ class Scenario:
         return found
 
     def sums(self, min_group: int) -> tuple[RowSumsView, Ints]:
-        """The first round's sums, the attacker being the builder; and its row that each foreign gradient went to."""
+        """The first round's sums, the attacker being the builder; and its row that each foreign gradient went to.
+
+        That is -1 for a row that is in no sum: no group can hide its weight.
+        """
         similar = self.similar(self.hashed.others, self.seed)
         groups = draw_similar(similar, seed_of(self.seed, 5, 0))
         if min_group > 1:
             groups = self._joined(similar, groups, min_group)
-        return RowSumsView.of(groups, self.y[self.others], len(self.attacker), self.loss, self.start), groups
+        there = groups >= 0
+        rows, n = self.others[there], len(self.attacker)
+        return RowSumsView.of(groups[there], self.y[rows], n, self.loss, self.start, self.weight_of(rows)), groups
 
     def _joined(self, similar: Ints, drawn: Ints, min_group: int) -> Ints:
         """The same after every party has joined its groups that are too small."""
-        found = drawn.copy()
+        found, weight = np.full_like(drawn, -1), self.weight_of(self.others)
         sizes = [len(rows) for place, rows in enumerate(self.members) if place != ATTACKER]
         for part in np.split(np.arange(len(drawn)), np.cumsum(sizes)[:-1]):
             near = order_by_likeness(self.hashed.others[part])
-            joined = join_small_groups(similar[part], drawn[part], near, len(self.attacker), min_group)
+            own = None if weight is None else weight[part]
+            joined = join_small_groups(similar[part], drawn[part], near, len(self.attacker), min_group, own)
             if joined is None:
                 raise ParameterError(
                     f"min_group={min_group} is more than the {len(part)} rows that a party has in this audit: it would "
                     "add nothing, and there is nothing to attack. Audit with fewer parties or a smaller min_group."
                 )
-            found[part] = joined.goes_to
+            found[part if joined.rows is None else part[joined.rows]] = joined.goes_to
         return found
 
     @cached_property
@@ -192,7 +210,8 @@ class Scenario:
         """A model of the attacker's rows."""
         classes = {"num_class": len(self.classes or ())} if self.loss.is_multi else {}
         options = {"max_depth": 4, "learning_rate": 0.2, "verbosity": 0, "nthread": 1}
-        rows = xgb.DMatrix(self.X[self.attacker], label=self.y[self.attacker])
+        own = self.attacker
+        rows = xgb.DMatrix(self.X[own], label=self.y[own], weight=self.weight_of(own))
         return xgb.train(in_xgboost(self.stage_2) | options | classes, rows, 40)
 
     def believed(self, X: Table) -> Doubles:

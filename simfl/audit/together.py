@@ -18,7 +18,6 @@ from simfl.audit.listening import STRANGER, People, listen
 from simfl.audit.scenario import ATTACKER, MOST_ATTACKED, VICTIM, Scenario
 from simfl.audit.totals import Alone, Equations, Evidence
 from simfl.audit.views import seed_of
-from simfl.data.schema import Schema
 from simfl.joint.machine import Labelled, Machine
 from simfl.joint.shared import Shared
 from simfl.party.joint_rows import machine_of
@@ -53,21 +52,10 @@ class Together(Scenario):
 
     most_rows = MOST_ROWS
 
-    def __init__(
-        self,
-        X: Any,
-        y: Any,
-        parties: int,
-        seed: int,
-        params: dict[str, Any],
-        by_column: int | None = None,
-        schema: Schema | None = None,
-    ) -> None:
-        self.by_column = by_column
-        super().__init__(X, y, parties, seed, params, schema=schema)
-
     def _divided(self, n_rows: int, parties: int) -> list[Longs]:
         order = self._rng(2).permutation(n_rows)
+        if self.weight is not None:  # rows that count nothing have no part in a training of this kind
+            order = order[self.weight[order] > 0]
         n_aside = int(min(STRANGERS * n_rows, MOST_ATTACKED))
         self.strangers, rest = np.sort(order[:n_aside]), order[n_aside:]
         if self.by_column is not None:
@@ -119,7 +107,8 @@ class Together(Scenario):
         start = msg.StartTogether(params=params, classes=self.classes, parties=names, masked=False)
         found = []
         for i, own in enumerate(self.members):
-            split = Split(names[i], Rows(self.grown_from[own], self.y[own]), None, self.schema)
+            rows = Rows(self.grown_from[own], self.y[own], self.weight_of(own))
+            split = Split(names[i], rows, None, self.schema)
             secret = seed_of(self.seed, 6, i).to_bytes(8)
             found.append(machine_of(start, split, secret, 1, shared, whole=True))
         return found
@@ -127,7 +116,8 @@ class Together(Scenario):
     @cached_property
     def people(self) -> People:
         """All rows, party by party."""
-        aside = Labelled(self.grown_from[self.strangers], self.y[self.strangers])
+        out = self.strangers
+        aside = Labelled(self.grown_from[out], self.y[out], self.weight_of(out))
         return People.of(self.machines, aside)
 
     @property

@@ -227,9 +227,10 @@ class Evidence:
             return
         unit, p = counting.k / STEPS, -np.expm1(-counting.epsilon)
         noise = 2 * (1 - p) / p**2 * n / max(counting.n_parties - 1, 1) + n * unit**2 / 6
-        gaps = self._gaps(told, told.counts(self.parties), np.ones(len(told.person)), noise)
+        gaps = self._gaps(told, told.counts(self.parties), self.people.counts[told.person], noise)
         clear = gaps.expected < CLIPPED * counting.clip * unit * n
-        self._add(told, 0, gaps, np.where(clear, (gaps.gap - 0.5) / gaps.variance, 0.0))
+        each = (gaps.gap * gaps.x - gaps.x**2 / 2) / gaps.variance
+        self._add(told, 0, gaps, np.where(clear, each, 0.0))
 
     def _weigh_sums(self, told: Told) -> None:
         batch, sums = told.batch, told.sums(self.parties)
@@ -242,8 +243,10 @@ class Evidence:
             weight = sent[gaps.cell] / gaps.variance
             self._add(told, 1 + number, gaps, weight * (gaps.gap * gaps.x - gaps.x**2 / 2))
             if number == 0 and self.two_classes:  # a label of 1 in place of 0 makes the gradient smaller by 1
-                p = gaps.x + self.people.y[self.asked[gaps.person]]
-                self._add(told, 3, gaps, -weight * (gaps.gap - p + 0.5))
+                person = self.asked[gaps.person]
+                times = self.people.times[person]  # as often as the row counts
+                p = gaps.x + times * self.people.y[person]
+                self._add(told, 3, gaps, -weight * times * (gaps.gap - p + 0.5 * times))
 
     def _gaps(self, told: Told, value: Doubles, x: Doubles, noise: Doubles | float) -> Gaps:
         """How much more there is than own rows let expect."""
@@ -298,10 +301,11 @@ class Equations:
             return
         sent, (rows, cell) = told.batch.sent_cells, told.pairs_of(self.number)
         shape = len(sent), len(self.foreign)
-        cells = sparse.csr_matrix((np.ones(len(rows), np.float32), (cell, rows)), shape=shape)
+        times = self.people.times[self.foreign]
+        cells = sparse.csr_matrix((times[rows].astype(np.float32), (cell, rows)), shape=shape)
         scale = 1 / np.sqrt(told.noise(0, self.n_foreign)[sent] / (1 + told.inner[sent]))
         up_to = sparse.diags(scale) @ up_to_cuts(told)[np.flatnonzero(sent)]
-        p = told.gradients[0][self.foreign, 0].astype(np.float64) + self.people.y[self.foreign]
+        p = told.gradients[0][self.foreign, 0].astype(np.float64) / times + self.people.y[self.foreign]
         G, _ = told.sums(self.parties)
         self._known.append((told.reader, up_to, cells, up_to @ (cells @ p) - scale * G[: len(scale)]))
 

@@ -230,7 +230,7 @@ def labels_from_sums(scenario: Scenario, setting: Setting) -> list[Finding]:
     are not masked, knows only which tokens are in a sum: the labels are those of rows without a name or a face.
     """
     sums, groups = scenario.sums(setting.min_group)
-    victim = slice(0, len(scenario.victim))
+    there, victim = groups >= 0, slice(0, len(scenario.victim))
     if setting.matching == "shared":
         roles: list[Role] = ["builder"] if setting.masked else ["hub", "builder"]
         belief, guessing = scenario.believed(_rows_of_others(scenario)), "a model of the attacker's own rows"
@@ -239,9 +239,12 @@ def labels_from_sums(scenario: Scenario, setting: Setting) -> list[Finding]:
         roles = ["hub"]
         belief, guessing = scenario.prior_labels(len(groups)), "the most common label"
         guess = scenario.labels_right(belief[victim])
-    success = scenario.labels_right(attacks.labels_from_sums(sums, groups, belief)[victim])
-    alone = float((sums.members()[groups[victim]] == 1).mean())
-    pure = float(sums.is_pure()[groups[victim]].mean())
+    found = belief.copy()
+    found[there] = attacks.labels_from_sums(sums, groups[there], belief[there])
+    success = scenario.labels_right(found[victim])
+    is_alone = np.bincount(groups[there], minlength=len(scenario.attacker)) == 1
+    is_pure = sums.is_pure() if scenario.loss.classifies else is_alone
+    alone, pure = (float((which[groups[victim]] & there[victim]).mean()) for which in (is_alone, is_pure))
     sentence = (
         "Whoever sees the first round's sums and knows which rows are in which gets {success} of the labels right "
         f"(alone in their sum: {alone:.0%} of rows; in sums of one label: {pure:.0%}); {guessing}: {{guess}}."
@@ -296,7 +299,8 @@ def _counts_read(scenario: Scenario, tree: Tree) -> dict[str, float]:
     """The share of leaves whose number of rows, over all parties, can be read off their value."""
     params, loss = scenario.stage_2, scenario.loss
     exact = params.leaf_values == "global" and not params.reg_alpha and not params.max_delta_step
-    if not scenario.two_classes or params.scale_pos_weight != 1 or not exact or params.turns == "all":
+    counts_once = params.scale_pos_weight == 1 and scenario.weight is None
+    if not scenario.two_classes or not counts_once or not exact or params.turns == "all":
         return {}
     counts = np.bincount(leaf_numbers(tree, scenario.X), minlength=tree.n_leaves)
     (p,) = loss.predicted(loss.margin(scenario.start)).tolist()

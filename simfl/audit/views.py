@@ -22,6 +22,7 @@ from simfl.training.gradients import draw_similar, most_uses, sum_onto_similar
 from simfl.training.losses import Loss
 
 TINY = 1e-9
+ROUNDING = 1e-4  # of sums in fixed point
 
 
 @dataclass(frozen=True)
@@ -137,18 +138,21 @@ class RowSumsView:
     exponents: tuple[int, int]
     loss: Loss
     base_score: Doubles
+    weighted: bool = False  # rows count more or less: a sum tells the weight of its rows, not their number
 
     @classmethod
-    def of(cls, similar: Ints, y: Floats, n_rows: int, loss: Loss, base_score: Doubles) -> RowSumsView:
+    def of(
+        cls, similar: Ints, y: Floats, n_rows: int, loss: Loss, base_score: Doubles, weight: Floats | None = None
+    ) -> RowSumsView:
         """The sums of foreign rows: `similar` is the builder's row that the gradient of each one goes to."""
         margin = np.tile(loss.margin(base_score).astype(np.float32), (len(y), 1))
-        g, h = loss.gradients(margin, y, None)
-        uses = most_uses(similar[:, None], n_rows)
+        g, h = loss.gradients(margin, y, weight)
+        uses = most_uses(similar[:, None], n_rows) * (1.0 if weight is None else float(weight.max()))
         exact = FORMS[8]
         for_G, for_H = (resolution([bound * uses], exact.gradient_bits) for bound in loss.bounds(margin, y))
         landed = sum_onto_similar(similar[:, None], g, h, n_rows, seed=0)  # one similar row: nothing is drawn
         G, H = (part.reshape(n_rows, -1) for part in split(to_words(*landed, (for_G, for_H), exact), exact))
-        return cls(G, H, (for_G, for_H), loss, base_score)
+        return cls(G, H, (for_G, for_H), loss, base_score, weight is not None)
 
     def _first(self) -> tuple[list[float], list[float]]:
         """Of a row's first gradient, and hessian (of the first output): that of label 0, and what a label of 1 adds."""
@@ -158,14 +162,15 @@ class RowSumsView:
         )
         return [g[0], g[1] - g[0]], [h[0], h[1] - h[0]]
 
-    def members(self) -> Longs:
-        """The number of foreign rows in each sum: both sums are linear in it, and in the total of the labels."""
+    def members(self) -> Longs | Doubles:
+        """The number of foreign rows in each sum, or their weight: both sums are linear in it, and in the labels."""
         G, H = from_ints(self.gradients, self.exponents[0])[:, 0], from_ints(self.hessians, self.exponents[1])[:, 0]
         (g, dg), (h, dh) = self._first()
-        return np.asarray(np.rint((H * dg - G * dh) / (h * dg - g * dh)), dtype=np.int64)
+        found = np.asarray((H * dg - G * dh) / (h * dg - g * dh))
+        return np.maximum(found, 0.0) if self.weighted else np.rint(found).astype(np.int64)
 
     def label_totals(self) -> Doubles:
-        """Per sum: the members of each class, or (for numbers) the total of their labels."""
+        """Per sum: the members of each class (or their weight), or (for numbers) the total of their labels."""
         G, n = from_ints(self.gradients, self.exponents[0]), self.members()[:, None]
         if self.loss.is_multi:
             return np.asarray(n * self.loss.predicted(self.loss.margin(self.base_score)[None]) - G)
@@ -174,10 +179,9 @@ class RowSumsView:
         return np.hstack([n - total, total]) if self.loss.classifies else total
 
     def is_pure(self) -> Mask:
-        """Per sum: whether it reveals the label of each member (one member, or one class)."""
-        if not self.loss.classifies:
-            return np.asarray(self.members() == 1)
-        return np.asarray(np.rint(self.label_totals()).max(axis=1) == self.members())
+        """Per sum of classes: whether it reveals the label of each member, because all have the same."""
+        most, members = self.label_totals().max(axis=1), self.members()
+        return np.asarray(most >= (1 - ROUNDING) * members if self.weighted else np.rint(most) == members)
 
 
 def seed_of(*parts: int) -> int:

@@ -114,7 +114,7 @@ def audit(
     else:
         params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
         options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
-        options = replace(options, params=params, notes=_notes(weight))
+        options = replace(options, params=params)
         rows, options = _read_table(file, label, weight, drop or (), options)
     limit = options.max_excess if max_excess is None else max_excess
     options = replace(options, advise=advice, attack_model=attack_model, random_state=seed, max_excess=limit)
@@ -144,16 +144,7 @@ def _read_table(
 
     with offering_to_drop():
         data = read(file, Target.of(label, None, weight), drop=drop)
-    return Party(file.name, data.X, data.y, schema=data.schema), replace(options, name=file.name)
-
-
-def _notes(weight: str | None, *, bounded: bool = False) -> list[str]:
-    """That an audit leaves the weights of rows out. `bounded`: with epsilon, none adds more than another may."""
-    if weight is None:
-        return []
-    heavy = "" if bounded else " A row that weighs more than most stands out more in a sum."
-    fact = f"The weights of rows (column {weight!r}) are left out here: in these attacks every row counts as one."
-    return [fact + heavy]
+    return Party(file.name, data.X, data.y, data.weight, schema=data.schema), replace(options, name=file.name)
 
 
 def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> tuple[Party, Options]:
@@ -174,7 +165,6 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
         min_group=second.min_group,
         parties=max(len(study.parties), 2),
         max_excess=study.audit.max_excess,
-        notes=_notes(study.weight, bounded=second.epsilon is not None),
         params=params,
     )
     return party, options

@@ -288,6 +288,32 @@ def test_sums_of_several_rows_tell_how_many_they_are_and_the_total_of_their_labe
     np.testing.assert_allclose(view.label_totals(), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(("objective", "settings"), SETTINGS)
+def test_the_weight_of_a_row_hides_no_label(objective, settings):
+    (y, base), loss = OBJECTIVES[objective], loss_named(objective, settings)
+    alone, weight = np.array([4, 2, 0, 3, 1], dtype=np.int32), np.array([0.5, 3, 1, 0.25, 7], dtype=np.float32)
+    view = RowSumsView.of(alone, y.astype(np.float32), 6, loss, base, weight)
+    np.testing.assert_allclose(view.members(), [1, 7, 3, 0.25, 0.5, 0], rtol=1e-4)
+    width = 3 if loss.is_multi else 2 if loss.classifies else 1
+    found = attacks.labels_from_sums(view, alone, np.full((5, width), 1 / width))
+    people = attacks.labels_of_known_people(view, alone[:, None], np.full((5, width), 1 / width))
+    if loss.classifies:
+        assert view.is_pure()[:5].all()
+        np.testing.assert_allclose(found[np.arange(5), y], 1.0, atol=1e-3)
+        assert (people.argmax(axis=1) == y).all()
+    else:
+        np.testing.assert_allclose(found[:, 0], y, rtol=1e-3, atol=1e-3)
+
+
+def test_in_a_mixed_sum_the_heavy_row_decides():
+    y, weight = np.array([1, 0, 0], dtype=np.float32), np.array([98, 1, 1], dtype=np.float32)
+    groups = np.zeros(3, np.int32)
+    view = RowSumsView.of(groups, y, 1, loss_named("binary:logistic"), np.array([0.3]), weight)
+    found = attacks.labels_from_sums(view, groups, np.full((3, 2), 0.5))
+    np.testing.assert_allclose(found[:, 1], 0.98, atol=1e-3)
+    assert not view.is_pure().any()
+
+
 def test_in_a_mixed_sum_the_shares_remain():
     y = np.array([1, 1, 0, 0], dtype=np.float32)
     groups = np.array([0, 0, 0, 1], dtype=np.int32)

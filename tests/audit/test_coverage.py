@@ -243,6 +243,22 @@ def test_rows_that_count_several_times_are_no_labels_to_the_equations(numbers):
     assert left_out(found) == {"labels_from_totals", "labels_from_equations"}
 
 
+def test_all_attacks_on_what_leaves_know_weights_and_others_say_that_they_do_not(numbers, monkeypatch):
+    from simfl.audit import finished
+
+    monkeypatch.setattr(finished, "TRIALS", {"members_from_answers": lambda people: []})
+    weight, said = 1.0 + np.arange(len(numbers[1])) % 4, "count every row as one"
+    found = audit(*numbers, **JOINT, sample_weight=weight)
+    assert left_out(found) == set()
+    assert not [note for note in found.notes if said in note]
+    assert (
+        said
+        in audit(*numbers, **JOINT, sample_weight=weight, attack_model=True, attacks=["members_from_answers"]).notes[-1]
+    )
+    private = {"recipe": "joint", "epsilon": 8.0, "rows": 240, "classes": [0, 1], "objective": "binary:logistic"}
+    assert said in audit(*numbers, **private, sample_weight=weight, attacks=["rows_from_trees"]).notes[-1]
+
+
 def test_an_audit_without_any_attack_says_that_it_knows_nothing():
     X, value = table()
     y = labels("multi:softprob", value)

@@ -7,6 +7,7 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.audit import views
 from simfl.audit.scenario import ATTACKER, VICTIM, Scenario
+from simfl.model import warm_start
 from simfl.params import NAMES
 from simfl.privacy.tokens import fresh_order
 from simfl.privacy.words import FORMS, from_bytes, split
@@ -152,6 +153,30 @@ def test_the_groups_attacked_are_joined_as_a_party_joins_them(min_group):
     for part in (groups[:first], groups[first:]):  # each party counts its own rows
         assert np.bincount(part)[np.unique(part)].min() >= min_group
     np.testing.assert_array_equal(np.bincount(groups, minlength=len(scenario.attacker)), sums.members())
+
+
+@pytest.mark.parametrize("heavy", [1.0, 20.0, 1e9])
+def test_the_groups_attacked_are_joined_by_the_weight_of_their_rows(heavy):
+    X, y = load_breast_cancer(return_X_y=True)
+    weight = np.where(np.arange(len(y)) == 5, heavy, 1.0)
+    scenario = Scenario(X, y, 2, 6, {}, weight=weight)
+    assert scenario.weight[scenario.others].max() == heavy
+    sums, groups = scenario.sums(5)
+    there = groups >= 0
+    assert np.flatnonzero(~there).tolist() == ([] if heavy < 1e9 else [np.argmax(scenario.weight[scenario.others])])
+    own = scenario.weight[scenario.others][there].astype(float)
+    total = np.bincount(groups[there], own, len(scenario.attacker))
+    assert (5 * own <= total[groups[there]] * (1 + 1e-9)).all()
+    np.testing.assert_allclose(sums.members(), total, rtol=1e-2)
+
+
+def test_the_training_that_is_attacked_counts_rows_by_their_weight():
+    X, y = load_breast_cancer(return_X_y=True)
+    weight = np.where(y == 1, 20.0, 1.0)
+    plain, weighted = (Scenario(X, y, 2, 7, {"max_depth": 2}, leaves=False, weight=w) for w in (None, weight))
+    assert weighted.start[0] > 0.95 > plain.start[0]
+    assert warm_start(weighted.model).base_score == pytest.approx(weighted.start, rel=1e-5)
+    assert weighted.believed(X).mean(axis=0)[1] > plain.believed(X).mean(axis=0)[1]
 
 
 def test_missing_values_count_as_the_mean():

@@ -4,11 +4,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
 
 from simfl.audit import finished
+from simfl.audit.scenario import Scenario
+from simfl.audit.together import Together
 from simfl.report.record import RunRecord
 
 SIMFL = Path(sys.executable).with_name("simfl")
@@ -77,7 +80,12 @@ def study(run):
     text += '[parameters]\nmin_group = 5\nids = "fresh"\nn_hashes = 4\nn_trees = 10\n'
     text += "".join(f'[[party]]\nname = "{name}"\n' for name in ("north", "south", "west"))
     Path("party.toml").write_text('name = "north"\ndata = "t.csv"\n')
-    return lambda limits: Path("study.toml").write_text(f"{text}[audit]\n{limits}\n")
+
+    def write(limits, recipe="similar"):
+        own = text if recipe == "similar" else text.replace('ids = "fresh"\nn_hashes = 4', f'recipe = "{recipe}"')
+        Path("study.toml").write_text(f"{own}[audit]\n{limits}\n")
+
+    return write
 
 
 def test_a_study_is_audited_with_its_parameters_and_the_partys_own_table(run, study):
@@ -105,24 +113,28 @@ def test_what_the_study_says_cannot_be_given_beside_it(run, study, capsys):
     assert "--matching, --hashes cannot be given with a study" in capsys.readouterr().err
 
 
-def test_an_audit_says_that_it_leaves_weights_out(run, study, capsys):
-    table = pd.read_csv("t.csv").assign(counts=2.5)
-    table.to_csv("t.csv", index=False)
-    said = "The weights of rows (column 'counts') are left out here: in these attacks every row counts as one."
-    words = ("t.csv", "--label", "ill", "--drop", "ward", "--no-advice")
-    assert run(*words, "--weight", "counts", "--json", "a.json", "--out", "a.html") == 0
-    assert f"Note: {said}" in " ".join(capsys.readouterr().out.split())
-    assert "The weights of rows (column" in Path("a.html").read_text()
-    found = json.loads(Path("a.json").read_text())
-    assert found["notes"][0].startswith(said)
-    assert found["n_features"] == 6
-    study("")
+def weights_of(monkeypatch):
+    """The weights of the scenarios that are opened, as they are opened."""
+    seen = []
+    for kind in (Scenario, Together):
+        prepared = kind._prepare
+        monkeypatch.setattr(kind, "_prepare", lambda self, g, p=prepared: (seen.append(self.weight), p(self, g))[1])
+    return seen
+
+
+@pytest.mark.parametrize("recipe", ["similar", "joint"])
+def test_an_audit_attacks_rows_that_count_by_their_weight(run, study, recipe, capsys, monkeypatch):
+    table = pd.read_csv("t.csv")
+    table.assign(counts=1 + np.arange(len(table)) % 3).to_csv("t.csv", index=False)
+    seen = weights_of(monkeypatch)
+    words = ("t.csv", "--label", "ill", "--drop", "ward", "--no-advice", "--recipe", recipe)
+    assert run(*words, "--weight", "counts", "--json", "a.json") == 0
+    assert json.loads(Path("a.json").read_text())["n_features"] == 6
+    study("", recipe=recipe)
     Path("study.toml").write_text(f'weight = "counts"\n{Path("study.toml").read_text()}')
     assert run("study.toml", "--no-advice", "--dpia", "d.html", "--json", "s.json") == 0
-    assert json.loads(Path("s.json").read_text())["notes"][0].startswith(said)
-    page = Path("d.html").read_text()
-    assert "their weight in the column counts" in page
-    assert "are left out here" in page
+    assert [np.unique(weight).tolist() for weight in seen] == [[1, 2, 3]] * 2
+    assert "their weight in the column counts" in Path("d.html").read_text()
     assert run("study.toml", "--weight", "counts") == 1
     assert "--weight cannot be given with a study" in capsys.readouterr().err
 
