@@ -24,7 +24,7 @@ from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.deploy.answers import MOST_RECORDS, PARTY_FILE, PIECE, Piece, Question, Status, versions
-from simfl.deploy.course import DONE, Course, Stage, facts_of
+from simfl.deploy.course import DONE, Course, Stage, facts_of, follow
 from simfl.deploy.folders import open_run_folder, remove_partial_files
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
@@ -33,15 +33,7 @@ from simfl.deploy.orders import SEALED, Order, results_of
 from simfl.deploy.party_file import PartyFile, read_party_file
 from simfl.deploy.study import Study, approved_study, digest_of, ledger_of, parse_study
 from simfl.deploy.tables import open_table
-from simfl.errors import (
-    DataError,
-    PartyLost,
-    PrivacyError,
-    ProtocolError,
-    SimFLError,
-    StudyError,
-    TrainingStopped,
-)
+from simfl.errors import DataError, PartyLost, PrivacyError, ProtocolError, SimFLError, StudyError, TrainingStopped
 from simfl.federation import account, model_of
 from simfl.hub.journal import open_journal
 from simfl.model.compare import check_same
@@ -487,21 +479,6 @@ class PartyEndpoint(SiteEnd):
                 note = f"What {self.name} gains over being alone could not be measured ({type(error).__name__})."
                 record = msgspec.structs.replace(record, notes=[note])
         record.save(folder)
-
-
-def follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
-    """Tell how far the training has come, by what a party is asked."""
-    match question:
-        case msg.Hash() | msg.SumFeatures():
-            course.enter("finding similar rows")
-        case msg.Start() | msg.StartTogether():
-            course.enter("training", "the training begins")
-    if isinstance(question, msg.SumOntoRows | msg.Grow):
-        course.tree(question.round)  # the rounds before this one are finished
-    elif isinstance(question, msg.Finish):
-        course.tree(course.stage.tree + 1)
-    elif isinstance(answer, msg.Addend):
-        course.tree(answer.n_trees)
 
 
 def terms_of(study: Study) -> Terms:

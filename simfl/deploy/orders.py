@@ -32,6 +32,15 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(base64.urlsafe_b64decode(text), type=cls)
 
 
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """order.json in the submitter's run folder: what `--resume` needs."""
+
+    run: str
+    seed: int
+    local: bool
+    finished: bool = False
+
+
 def results_of(study: Study) -> tuple[str, ...]:
     """The files that a training of this study leaves at the hub."""
     params = study.params()[1]

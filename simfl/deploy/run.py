@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
-import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -26,15 +23,15 @@ from simfl import model as models
 from simfl.callbacks import TreeRecord, duration, logger
 from simfl.deploy.answers import MOST_RECORDS, STALE, Piece, Question, Status
 from simfl.deploy.course import DONE, Course, Stage, facts_of
-from simfl.deploy.folders import remove_partial_files
+from simfl.deploy.folders import begin_run, latest_run, remove_partial_files
 from simfl.deploy.job import write_job
 from simfl.deploy.logs import FLARE_LOG, LOG, Format, Listening, Log, keep_flare_apart, tell
-from simfl.deploy.orders import ORDER_FILE, SEALED, Order, results_of
+from simfl.deploy.orders import ORDER_FILE, SEALED, Order, RunInfo, results_of
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import Study, read_study
 from simfl.deploy.submitter import HubLost, Submitter, submitter_kit
 from simfl.deploy.way import NotYet, try_way
-from simfl.errors import EngineError, FileError, SimFLError, StudyError, TrainingStopped
+from simfl.errors import EngineError, SimFLError, StudyError, TrainingStopped
 from simfl.messages import SignedKey
 from simfl.privacy import boxes
 from simfl.privacy.certificates import SUBMITTER
@@ -51,15 +48,6 @@ WAIT_FOR_PARTIES = 120.0
 WAIT_FOR_HUB = 600.0  # seconds that a training waits for a hub that is gone
 REMIND = 300.0  # seconds after which a party that is slow again is named again
 RECEIVER_FILE = "receiver.key"  # opens the model, where the hub does not get to see it
-
-
-class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """order.json in the submitter's run folder: what `--resume` needs."""
-
-    run: str
-    seed: int
-    local: bool
-    finished: bool = False
 
 
 @dataclass
@@ -90,7 +78,7 @@ def run_study(
     listener, study = listener or Listener(), _readable(study_path, local)
     if not resume and not local:
         kit = submitter_kit(study_path, kit)
-    folder, info = _latest(study_path, study, out) if resume else _begin(study_path, study, out, local)
+    folder, info = latest_run(study_path, study, out) if resume else begin_run(study_path, study, out, local)
     with owned(folder), _logging(folder, listener):
         remove_partial_files(folder)
         if info.finished:
@@ -166,42 +154,6 @@ def _readable(path: Path, local: bool) -> Study:
 
 
 # --- the run folder --------------------------------------------------------------------------------------------------
-
-
-def _begin(study_path: Path, study: Study, out: Path | None, local: bool) -> tuple[Path, RunInfo]:
-    """A new run folder."""
-    now = f"{study.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    folder = (out or _runs(study_path) / now).resolve()
-    if (folder / ORDER_FILE).exists():
-        raise FileError(f"{folder} holds a training already. Use --resume to continue it, or another --out.")
-    folder.mkdir(parents=True, exist_ok=True)
-    seed = study.parameters.get("random_state")
-    seed = secrets.randbits(62) if seed is None else seed
-    info = RunInfo(run=f"{now}-{secrets.token_hex(2)}", seed=seed, local=local)
-    write_atomically(folder / "study.toml", study_path.read_bytes())
-    write_atomically(folder / ORDER_FILE, msgspec.json.encode(info))
-    return folder, info
-
-
-def _latest(study_path: Path, study: Study, out: Path | None) -> tuple[Path, RunInfo]:
-    """The run folder to resume: the one given, or the study's latest."""
-    begun = re.compile(re.escape(study.name) + r"-\d{8}-\d{6}")  # not those of a study whose name begins alike
-    found = [out.resolve()] if out else [f for f in _runs(study_path).glob("*") if begun.fullmatch(f.name)]
-    found = [folder for folder in found if (folder / ORDER_FILE).exists()]
-    found.sort(key=lambda folder: ((folder / "study.toml").stat().st_mtime_ns, folder.name))  # as they began
-    if not found:
-        raise FileError(f"There is no training to resume in {out or _runs(study_path)}. Leave out --resume.")
-    folder = found[-1]
-    if (folder / "study.toml").read_bytes() != study_path.read_bytes():
-        raise StudyError(
-            f"{study_path} has changed since {folder} began. Put it back (a copy is {folder / 'study.toml'}), or start "
-            "a new training without --resume."
-        )
-    return folder, msgspec.json.decode((folder / ORDER_FILE).read_bytes(), type=RunInfo)
-
-
-def _runs(study_path: Path) -> Path:
-    return study_path.resolve().parent / "runs"
 
 
 def _identity(kit: Path) -> Identity | None:

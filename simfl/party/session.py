@@ -1,15 +1,14 @@
 """A party's part in one run: the door between its rows and the hub.
 
 `Session.handle` takes a message of `messages.py` and returns one; nothing else leaves. What may be asked when is in one
-table, `ACCEPTS`: everything else is refused in one place.
+table (`phases.py`): everything else is refused in one place.
 """
 
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -30,6 +29,7 @@ from simfl.party.joint import GrowingTogether, Membership
 from simfl.party.joint_rows import machine_of, model_of, private_machine_of
 from simfl.party.kept_keys import keep_noise_key, read_keys, write_keys
 from simfl.party.party import Party, Split
+from simfl.party.phases import ACCEPTS, Phase
 from simfl.party.sealing import Sealing, TogetherNoise
 from simfl.party.signing import Signing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
@@ -44,57 +44,6 @@ from simfl.privacy.masks import Masks, told
 from simfl.privacy.tokens import SECRET_BYTES, derive
 from simfl.storage import require_private_file
 from simfl.training.losses import loss_named
-
-
-class Phase(Enum):
-    """Where a session stands, in words for a refusal."""
-
-    NEW = "before the handshake"
-    READY = "before a training began"
-    EXCHANGING = "while keys were being exchanged"
-    SEARCHING = "while similar rows were being searched"
-    TRAINING = "during a training"
-    REMATCHING = "while similar rows were being searched during a training"
-    TOGETHER = "while trees were being grown together"
-
-
-# From each phase: what is accepted, and the phase that it leads to. What belongs before a training is accepted at any
-# time after the handshake, and ends whatever was under way: the hub has lost a party and starts again with the others.
-_BEFORE: Final[dict[type, Phase]] = {
-    msg.Describe: Phase.READY,
-    msg.Settle: Phase.READY,
-    msg.DrawKey: Phase.EXCHANGING,
-    msg.SumFeatures: Phase.READY,
-    msg.Hash: Phase.SEARCHING,
-    msg.Recall: Phase.READY,
-    msg.DescribeLabels: Phase.READY,
-    msg.SumLabels: Phase.READY,
-    msg.Start: Phase.TRAINING,
-    msg.StartTogether: Phase.TOGETHER,
-}
-ACCEPTS: Final[dict[Phase, dict[type, Phase]]] = {
-    Phase.NEW: {msg.Describe: Phase.READY},
-    Phase.READY: _BEFORE,
-    Phase.EXCHANGING: {**_BEFORE, msg.TakeKeys: Phase.READY},
-    Phase.SEARCHING: {**_BEFORE, msg.Match: Phase.READY, msg.TakeSimilar: Phase.READY},
-    Phase.TRAINING: {
-        **_BEFORE,
-        msg.Replay: Phase.TRAINING,
-        msg.Recall: Phase.TRAINING,
-        msg.HashByTrees: Phase.REMATCHING,
-        msg.SumOntoRows: Phase.TRAINING,
-        msg.Grow: Phase.TRAINING,
-        msg.SumPerLeaf: Phase.TRAINING,
-        msg.Finish: Phase.READY,
-    },
-    Phase.REMATCHING: {**_BEFORE, msg.Match: Phase.TRAINING, msg.TakeSimilar: Phase.TRAINING},
-    Phase.TOGETHER: {
-        **_BEFORE,
-        msg.Add: Phase.TOGETHER,
-        msg.Read: Phase.TOGETHER,
-        msg.SendModel: Phase.TOGETHER,
-    },
-}
 
 
 class Session:

@@ -198,3 +198,10 @@ def read_kept(path: Path, split: Split) -> tuple[SimilarRows, bytes | None]:
     rows = {o: Ids.pack(kept.pop(f"similar_{i}"), n_rows[o]) for i, o in enumerate(parties) if f"similar_{i}" in kept}
     secret = kept["secret"].tobytes() if "secret" in kept else None
     return SimilarRows(parties, n_rows, rows, kept.get("near"), kept.get("places")), secret
+
+
+def sizes_in(question: msg.Match | msg.TakeSimilar) -> dict[str, int]:
+    """How many rows each other party has, as the hub says."""
+    if isinstance(question, msg.TakeSimilar):
+        return question.n_rows
+    return {other: table.shape[0] if table.shape else 0 for other, table in question.tables.items()}

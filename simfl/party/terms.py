@@ -31,6 +31,7 @@ from simfl.params import (
     with_numbers,
 )
 from simfl.party import joint_terms
+from simfl.party.similar import sizes_in
 from simfl.preprocessing.scaling import WITHOUT_WEIGHT, Scale
 from simfl.privacy.guard import n_hashes_of
 from simfl.training.losses import is_multi, labels_of, only_finds_splits, settings_of
@@ -264,7 +265,7 @@ class Rules:
         self.refuse_unless(self.name in question.parties, "this party is one of those that are matched")
         others = {*question.parties} - {self.name}
         shown = question.similar if isinstance(question, msg.TakeSimilar) else question.tables
-        sized = _sizes(question)
+        sized = sizes_in(question)
         self.refuse_unless(self.name not in shown, "similar rows are those of other parties")
         fresh = self.terms.prepare.ids == "fresh"
         self.refuse_unless({*shown} == (set() if fresh else others), "similar rows are those of all that are matched")
@@ -496,10 +497,3 @@ class Rules:
         msg.StartTogether: joint_terms.start,
         msg.SendModel: joint_terms.send_model,
     }
-
-
-def _sizes(question: msg.Match | msg.TakeSimilar) -> dict[str, int]:
-    """How many rows each other party has, as the hub says."""
-    if isinstance(question, msg.TakeSimilar):
-        return question.n_rows
-    return {other: table.shape[0] if table.shape else 0 for other, table in question.tables.items()}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import SimFLError
-from simfl.party.session import ACCEPTS
+from simfl.party.phases import ACCEPTS
 from simfl.privacy.keys import Keys
 from tests.adversary.lying import NAMES, STUDY, sessions, whole_run
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import SimFLError
-from simfl.party.session import ACCEPTS
+from simfl.party.phases import ACCEPTS
 from tests.adversary import test_lying_private as private
 from tests.adversary.lying import NAMES, Reached, keys_with
 from tests.adversary.test_any_order import inside

@@ -11,7 +11,7 @@ pytest.importorskip("nvflare")
 
 import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
-from simfl.deploy import job
+from simfl.deploy import folders, job
 from simfl.deploy import run as runs
 from simfl.deploy.endpoints import CLASSES
 from simfl.deploy.processes import LocalProcesses
@@ -50,7 +50,7 @@ def federation(tmp_path_factory):
 def trained(federation, tmp_path_factory):
     """The run folder of a training in which a party's job was killed in the middle of a batch; and what was said."""
     out, said = tmp_path_factory.mktemp("run") / "run", []
-    _, order = runs._begin(federation.approved, read_study(federation.approved), out, False)
+    _, order = folders.begin_run(federation.approved, read_study(federation.approved), out, False)
     federation.give_keys(order.run)
 
     def kill(record, connected):

@@ -19,7 +19,7 @@ import simfl
 from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl import messages as msg
 from simfl.cli.app import app, main
-from simfl.deploy import check, processes, submitter
+from simfl.deploy import check, folders, processes, submitter
 from simfl.deploy import run as runs
 from simfl.deploy.answers import Piece, Status
 from simfl.deploy.endpoints import HubEndpoint, PartyEndpoint
@@ -140,19 +140,19 @@ def test_without_a_kit_the_next_step_is_told(study):
 def test_resume_needs_a_training_of_the_same_study(study):
     with pytest.raises(FileError, match="no training to resume"):
         runs.run_study(study, resume=True)
-    folder, info = runs._begin(study, read_study(study), None, False)
-    assert runs._latest(study, read_study(study), None) == (folder, info)
+    folder, info = folders.begin_run(study, read_study(study), None, False)
+    assert folders.latest_run(study, read_study(study), None) == (folder, info)
     study.write_text(study.read_text() + "\n# changed")
     with pytest.raises(StudyError, match="has changed since"):
         runs.run_study(study, resume=True)
 
 
 def test_a_study_whose_name_begins_alike_has_other_trainings(study):
-    folder, info = runs._begin(study, read_study(study), None, False)
+    folder, info = folders.begin_run(study, read_study(study), None, False)
     longer = study.with_name("longer.toml")
     longer.write_text(re.sub(r'^name = "([^"]+)"', r'name = "\1-later"', study.read_text(), count=1, flags=re.M))
-    runs._begin(longer, read_study(longer), None, False)  # sorts last
-    assert runs._latest(study, read_study(study), None) == (folder, info)
+    folders.begin_run(longer, read_study(longer), None, False)  # sorts last
+    assert folders.latest_run(study, read_study(study), None) == (folder, info)
 
 
 class Lying:
@@ -181,9 +181,9 @@ def test_an_answer_of_another_form_is_an_error_and_no_crash(answer):
 
 
 def test_a_run_folder_is_not_used_twice(study, tmp_path):
-    runs._begin(study, read_study(study), tmp_path / "run", False)
+    folders.begin_run(study, read_study(study), tmp_path / "run", False)
     with pytest.raises(FileError, match="--resume"):
-        runs._begin(study, read_study(study), tmp_path / "run", False)
+        folders.begin_run(study, read_study(study), tmp_path / "run", False)
 
 
 @pytest.mark.parametrize(

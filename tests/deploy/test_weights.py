@@ -12,7 +12,7 @@ import simfl
 from benchmarks.chaos import PARTIES
 from simfl import baselines
 from simfl.cli.app import app
-from simfl.deploy import check
+from simfl.deploy import check, folders
 from simfl.deploy import run as runs
 from simfl.deploy.party_file import Require
 from simfl.deploy.study import parse_study, read_study
@@ -55,7 +55,7 @@ def parties_of(folder, schema, *, weighted=True):
 def begin_with_keys_of_the_seed(federation, out):
     """What each party would draw for this run follows from the seed, as in one process."""
     study = read_study(federation.study)
-    _, order = runs._begin(federation.study, study, out, False)
+    _, order = folders.begin_run(federation.study, study, out, False)
     seed = study.parameters["random_state"]
     for party in PARTIES:
         folder = federation.kits / party / "runs" / order.run

@@ -8,7 +8,8 @@ from simfl import hub
 from simfl import messages as msg
 from simfl.errors import DataError, ProtocolError
 from simfl.params import prepare_params, train_params
-from simfl.party.session import ACCEPTS, Phase, Session
+from simfl.party.phases import ACCEPTS, Phase
+from simfl.party.session import Session
 from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
 
