@@ -243,16 +243,17 @@ class Model:
         margin = np.asarray(margins, dtype=np.float32).reshape(len(numbers), -1)
         return home.Home(table, numbers, as_weights(weight, table.shape[0], who), margin)
 
-    def with_covers(self, X: Any) -> Model:
+    def with_covers(self, X: Any, sample_weight: Any = None) -> Model:
         """The same model, whose nodes know how many of these rows reach them: for SHAP and importance by cover.
 
         The parties release no number of rows per node, so a shared model has made-up ones (the number of leaves
-        below). With the covers of a party's own rows, SHAP's base value is the mean score of these rows. The result
-        tells how many of them fall where: keep it at home.
+        below). With the covers of a party's own rows, SHAP's base value is the mean score of these rows (by their
+        weight). The result tells how many of them fall where: keep it at home.
         """
         matrix = self.matrix(X)
         leaves = self.booster.predict(matrix, pred_leaf=True).reshape(matrix.num_row(), -1).astype(np.int64)
-        return Model(xgboost_document.with_covers(self.booster, leaves), self._about)
+        weight = as_weights(sample_weight, len(leaves), "The table")
+        return Model(xgboost_document.with_covers(self.booster, leaves, weight), self._about)
 
     def shift(self, margins: AnyArray, y: Any, sample_weight: Any = None) -> Doubles:
         """What `adjusted` adds to the margins of every output, from the margins of a party's rows and their labels."""

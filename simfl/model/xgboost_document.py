@@ -111,27 +111,28 @@ def _start_text(base_score: Iterable[float]) -> str:
     return f"[{','.join(repr(float(np.float32(score))) for score in base_score)}]"
 
 
-def with_covers(booster: xgb.Booster, leaves: AnyArray) -> xgb.Booster:
-    """The same booster, whose nodes have the number of rows that reach them. `leaves`: per row and tree the leaf.
+def with_covers(booster: xgb.Booster, leaves: AnyArray, weight: Floats | None = None) -> xgb.Booster:
+    """The same booster, whose nodes have the number (or weight) of the rows that reach them.
 
-    XGBoost keeps sums of hessians in that place (`sum_hessian`), and SHAP takes them for shares of the rows: with
-    numbers of rows its base value is their mean score.
+    `leaves`: per row and tree the leaf. XGBoost keeps sums of hessians in that place (`sum_hessian`), and SHAP takes
+    them for shares of the rows: with numbers of rows its base value is their mean score.
     """
     document = ubjson.decode(bytes(booster.save_raw("ubj")))
     for number, tree in enumerate(document["learner"]["gradient_booster"]["model"]["trees"]):
-        tree["sum_hessian"] = _covers(tree["left_children"], tree["right_children"], leaves[:, number])
+        tree["sum_hessian"] = _covers(tree["left_children"], tree["right_children"], leaves[:, number], weight)
     return _loaded(ubjson.encode(document))
 
 
-def _covers(left: AnyArray, right: AnyArray, leaves: AnyArray) -> Floats:
-    """The number of rows at every node of a tree.
+def _covers(left: AnyArray, right: AnyArray, leaves: AnyArray, weight: Floats | None = None) -> Floats:
+    """The number of rows at every node of a tree, or their weight.
 
     A node that no row reaches keeps a trace of a row for each of its leaves: SHAP divides by it.
 
     >>> _covers(np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1]), np.array([1, 3, 4, 4])).round(3)
     array([4., 1., 3., 1., 2.], dtype=float32)
     """
-    cover = (np.bincount(leaves, minlength=len(left)) + np.where(left < 0, TRACE, 0.0)).tolist()
+    trace = TRACE if weight is None else TRACE * float(weight.mean(dtype=np.float64))
+    cover = (np.bincount(leaves, weight, minlength=len(left)) + np.where(left < 0, trace, 0.0)).tolist()
     first, second = left.tolist(), right.tolist()
     for node in reversed(range(len(cover))):  # our trees, and XGBoost's, number children after their parent
         if first[node] >= 0:

@@ -230,5 +230,5 @@ def _with_gains(record: RunRecord, session: Session, aside: Rows, models: evalua
         ],
         roc=evaluation.roc(models, held_out),
         calibration=evaluation.calibration(models, held_out),
-        importance=evaluation.importance(shared, X),
+        importance=evaluation.importance(shared, X, aside.weight),
     )

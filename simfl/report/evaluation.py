@@ -306,12 +306,12 @@ def _predicted_and_observed(model: Model, held_out: HeldOut) -> tuple[Doubles, D
     return p.max(axis=1), (p.argmax(axis=1) == place).astype(np.float64)
 
 
-def importance(model: Model, X: Any) -> list[Importance]:
+def importance(model: Model, X: Any, weight: Floats | None = None) -> list[Importance]:
     """Every feature's gain, mean absolute SHAP value (XGBoost's own; None without rows) and number of splits."""
     names = model.feature_names or [f"f{i}" for i in range(model.booster.num_features())]
     splits: dict[str, Any] = model.booster.get_score(importance_type="weight")
     gain = model.gain or {}
-    shap = [None] * len(names) if X is None else _shap(model, X)
+    shap = [None] * len(names) if X is None else _shap(model, X, weight)
     found = [
         Importance(feature=name, gain=gain.get(name), shap=value, splits=int(splits.get(name, 0)))
         for name, value in zip(names, shap, strict=True)
@@ -319,19 +319,21 @@ def importance(model: Model, X: Any) -> list[Importance]:
     return sorted(found, key=lambda one: -((one.gain or 0.0) if one.shap is None else one.shap))
 
 
-def _shap(model: Model, X: Any) -> list[float]:
-    """With the counts of these rows at every node: a shared model itself has made-up ones."""
+def _shap(model: Model, X: Any, weight: Floats | None) -> list[float]:
+    """With the counts (or weights) of these rows at every node: a shared model itself has made-up ones."""
     matrix = model.matrix(X)
     rows = np.random.default_rng(0).permutation(matrix.num_row())
     n_trees = model.booster.predict(matrix.slice(rows[:1]), pred_leaf=True).size
     least, most = SHAP_ROWS
     wanted = min(max(SHAP_WORK // max(n_trees, 1), least), most)
     if len(rows) > wanted:
-        matrix = matrix.slice(rows[:wanted])
-    explained = model.with_covers(matrix).booster
+        matrix, weight = matrix.slice(rows[:wanted]), None if weight is None else weight[rows[:wanted]]
+    explained = model.with_covers(matrix, weight).booster
     explained.set_param({"nthread": cores()})
     parts = np.abs(explained.predict(matrix, pred_contribs=True))
-    shap = parts.reshape(matrix.num_row(), -1, parts.shape[-1]).mean(axis=0).sum(axis=0)[:-1]  # the last is the start
+    each = parts.reshape(matrix.num_row(), -1, parts.shape[-1])
+    mean = each.mean(axis=0) if weight is None else np.average(each, axis=0, weights=weight)
+    shap = mean.sum(axis=0)[:-1]  # the last is the start
     return [float(value) for value in shap]
 
 

@@ -106,7 +106,7 @@ class Simulation:
         tell("important columns")
         return replace(
             known,
-            importance=evaluation.importance(model, held_out.X),
+            importance=evaluation.importance(model, held_out.X, held_out.weight),
             started=time_of(began),
             seconds=time.time() - began,
             parties=self.party_facts(),

@@ -16,7 +16,15 @@ import simfl
 from simfl.errors import DataError, FileError
 from simfl.model import warm_start
 from simfl.model.model import About, build
-from simfl.model.xgboost_document import set_start, start_of, to_booster, to_config, to_document, with_start
+from simfl.model.xgboost_document import (
+    set_start,
+    start_of,
+    to_booster,
+    to_config,
+    to_document,
+    with_covers,
+    with_start,
+)
 from simfl.training.trees import LEAF, Tree
 
 
@@ -354,6 +362,36 @@ def test_with_covers_a_node_has_the_rows_that_reach_it_and_predictions_stay(tmp_
     np.testing.assert_array_equal(at_home.predict_proba(X), model.predict_proba(X))
     at_home.save(tmp_path / "m.ubj")
     np.testing.assert_array_equal(simfl.load(tmp_path / "m.ubj").predict_proba(X), model.predict_proba(X))
+
+
+def test_covers_of_rows_that_count_by_their_weight_are_xgboosts_own(models):
+    """Of squared errors every hessian is one: XGBoost's covers are then the weights of the rows that reach a node."""
+    _, X = models["regression"]
+    rng = np.random.default_rng(0)
+    y, weight = rng.normal(size=len(X)) + X[:, 0], rng.integers(1, 9, len(X)).astype(np.float32)
+    booster = xgb.train({"max_depth": 4}, xgb.DMatrix(X, y, weight=weight), 5)
+    leaves = booster.predict(xgb.DMatrix(X), pred_leaf=True).astype(np.int64)
+    for found in (
+        covers_of(with_covers(booster, leaves, weight)),
+        covers_of(with_covers(booster, leaves, 9 * weight), 9),
+    ):
+        for own, theirs in zip(found, covers_of(booster), strict=True):
+            np.testing.assert_allclose(own, theirs, rtol=1e-4)
+
+
+def covers_of(booster, unit=1):
+    trees = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+    return [np.array(tree["sum_hessian"]) / unit for tree in trees]
+
+
+def test_with_the_weights_of_rows_the_base_value_of_shap_is_their_weighted_mean(models):
+    model, X = models["binary"]
+    weight = np.where(model.margins(X) > 0, 5.0, 1.0)
+    at_home = model.with_covers(X, weight)
+    base = at_home.booster.predict(at_home.matrix(X), pred_contribs=True)[:, -1]
+    np.testing.assert_allclose(base, np.average(model.margins(X), weights=weight), atol=1e-4)
+    with pytest.raises(DataError, match="sample weights"):
+        model.with_covers(X, weight[1:])
 
 
 def shapley(tree, X, row, counts):

@@ -196,6 +196,15 @@ def test_columns_are_explained_with_the_counts_of_the_rows_at_hand(skewed):
     assert [found[f"f{i}"] for i in range(4)] != pytest.approx(rough.tolist(), rel=1e-2)
 
 
+def test_columns_are_explained_by_the_weight_of_the_rows_at_hand(skewed):
+    model, _, held_out, _ = skewed
+    X, weight = held_out.X[:500], np.where(np.arange(500) % 7 == 0, 20.0, 1.0).astype(np.float32)
+    at_home = model.with_covers(X, weight)
+    parts = np.abs(at_home.booster.predict(at_home.matrix(X), pred_contribs=True)[:, :4])
+    found = {one.feature: one.shap for one in evaluation.importance(model, X, weight)}
+    assert [found[f"f{i}"] for i in range(4)] == pytest.approx(np.average(parts, axis=0, weights=weight), rel=1e-4)
+
+
 def test_importance_finds_the_columns_that_matter(skewed):
     model, _, held_out, _ = skewed
     found = evaluation.importance(model, held_out.X)
