@@ -253,10 +253,13 @@ def _profile(found: dict[str, Any]) -> Rows:
 
 
 def _growing(found: dict[str, Any]) -> Rows:
-    rows = [["rows of the builder", "bins", "histograms, ms", "XGBoost, ms", "histograms over XGBoost"]]
+    head = ["rows of the builder", "bins", "leaves", "histograms, ms", "XGBoost, ms", "histograms over XGBoost"]
+    rows = [[*head, "XGBoost, `lossguide`: leaves", "ms", "histograms over it"]]
     for r in found.get("growing", []):
-        times = (f"{1000 * r[key]:.1f}" for key in ("own", "xgboost"))
-        rows.append([f"{r['rows']:,}", str(r["bins"]), *times, with_quartiles(r["over_xgboost"])])
+        own, xgboost, guided = (f"{1000 * r[key]:.1f}" for key in ("own", "xgboost", "lossguide"))
+        cells = [f"{r['rows']:,}", str(r["bins"]), str(r["leaves"]["own"]), own, xgboost]
+        cells += [with_quartiles(r["over_xgboost"]), str(r["leaves"]["lossguide"]), guided]
+        rows.append([*cells, with_quartiles(r["over_lossguide"])])
     return rows if len(rows) > 1 else []
 
 

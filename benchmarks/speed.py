@@ -8,7 +8,8 @@ growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
           trees: seconds per tree in one run, as ratios, and bytes per tree
 both      stage 1 and some trees of stage 2 of 10,000,000 rows in one process: seconds, peak memory
-growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread
+growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread; and by
+          XGBoost where the loss falls most, to no more leaves than the pruning leaves
 bins      256 bins and 64, the default of large parties: log loss on new rows, seconds per tree
 rounds    parallel rounds (`turns="all"`) against one builder at a time: log loss, seconds, questions in sequence
 sparse    both stages on 70,000 x 20,000 words: seconds, peak memory
@@ -35,6 +36,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import xgboost as xgb
 from rich.console import Console
@@ -50,7 +52,7 @@ from simfl.params import builder_bins, split, train_params
 from simfl.party import Party
 from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import Walker, walker
-from simfl.training.trees import Grower, from_booster
+from simfl.training.trees import Grower, deeper, from_booster
 
 SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
 PAPER_SECONDS = {"SUSY-like": 963, "HIGGS-like": 996}
@@ -209,16 +211,28 @@ def growing(n: int, repeats: int) -> dict[str, Any]:
     """A builder's tree of n HIGGS-like rows by histograms and by XGBoost, in turn: processor seconds, one thread."""
     X, y = rows("HIGGS-like", n)
     params = train_params(max_depth=DEPTH, max_bin=builder_bins(train_params(), N_PARTIES, N_PARTIES * n))
+    fewer_leaves = msgspec.structs.replace(deeper(params), extra_depth=0, max_leaves=2**DEPTH, grow_policy="lossguide")
     g, h = (0.5 - y).astype(np.float32), np.full(n, 0.25, np.float32)
     cut = xgb.QuantileDMatrix(X, max_bin=params.max_bin, nthread=1)
     binned = histogrammed(X, cut)
     if binned is None:
         raise ValueError(f"{n} rows are grown by XGBoost")
-    growers = {"own": HistogramGrower(binned, params), "xgboost": Grower(cut, params, threads=1)}
+    growers = {
+        "own": HistogramGrower(binned, params),
+        "xgboost": Grower(cut, params, threads=1),
+        "lossguide": Grower(cut, fewer_leaves, threads=1),
+    }
     works = {name: partial(grower.grow, g, h, seed=0) for name, grower in growers.items()}
     in_turn(works, 1)  # compiles
-    turns, _ = in_turn(works, repeats, time.process_time)
-    return {"rows": n, "bins": params.max_bin, **turns.medians(), "over_xgboost": turns.over("own", "xgboost")}
+    turns, trees = in_turn(works, repeats, time.process_time)
+    return {
+        "rows": n,
+        "bins": params.max_bin,
+        "leaves": {name: tree.n_leaves for name, tree in trees.items()},
+        **turns.medians(),
+        "over_xgboost": turns.over("own", "xgboost"),
+        "over_lossguide": turns.over("own", "lossguide"),
+    }
 
 
 def bins(shape: str, n: int, n_trees: int, repeats: int) -> dict[str, Any]:

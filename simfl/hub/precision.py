@@ -16,7 +16,7 @@ from simfl import messages as msg
 from simfl.arrays import Longs
 from simfl.errors import DataError
 from simfl.hub.asking import refuse_unless
-from simfl.params import MAX_WEIGHT, TrainParams
+from simfl.params import MAX_WEIGHT, TrainParams, by_function
 from simfl.privacy.exact import LEAF_BITS, power_above, resolution
 from simfl.privacy.noise import REACH, Noise
 from simfl.privacy.words import FORMS
@@ -145,16 +145,20 @@ class Precision:
         refuse_unless(most <= most_hessian, f"hessians in a leaf of {most:g}, announced were {most_hessian:g}")
         refuse_unless(self.noise is not None or least >= 0, f"hessians in a leaf of {least:g}")
 
-    def most_leaf_value(self, params: TrainParams) -> float:
-        """How large a leaf value can be that a builder found by itself.
+    def most_leaf_value(self, params: TrainParams, moved: float) -> float:
+        """How large a leaf value can be that a builder found by itself, after trees that moved margins so far.
 
-        Of squared errors it is a mean of residuals, and the parties announced how large these can become. Else it is
-        gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class allows.
+        Of squared errors it is a mean of residuals: none is larger than at the start and what the trees added. Else it
+        is gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class allows. A
+        function can be anything, but in one process nobody lies.
         """
         bounds = self.started.values()
         gradient, hessian = loss_of(params).limits
+        if by_function(params.objective):
+            return math.inf
         if math.isinf(gradient) and math.isfinite(hessian):
-            step = GROWTH * max(s.gradient / s.hessian if s.hessian else 0.0 for s in bounds)
+            start = max(s.gradient / s.hessian if s.hessian else 0.0 for s in bounds)
+            step = max(GROWTH * start, start + moved)
         else:
             total = sum(s.total_gradient for s in bounds)
             step = min(1 / RAREST, total / params.reg_lambda if params.reg_lambda and not self.noise else math.inf)

@@ -39,6 +39,7 @@ from simfl.training.schedule import n_rounds, shared_step
 from simfl.training.trees import Tree
 from simfl.transport.base import Transport
 
+DIVERGES = "If it does not lie, the training diverges: lower learning_rate, or raise reg_lambda"
 ROUNDS_PER_REPLAY = 50  # so that no message grows with the length of the training
 
 
@@ -245,8 +246,8 @@ class Rounds:
             wire.tree_from_message(tree, self.plan.prepared.n_features)
         for values, tree in zip(reply.values or [], reply.trees, strict=False):
             largest = float(np.abs(wire.unpack(values, "f4", (tree.n_nodes // 2 + 1,))).max())
-            most = self.precision.most_leaf_value(params)
-            refuse_unless(largest <= most, f"a leaf value of {largest:g}, where {most:g} is possible")
+            most = self.precision.most_leaf_value(params, self.state.moved)
+            refuse_unless(largest <= most, f"a leaf value of {largest:g}, where {most:g} is possible. {DIVERGES}")
 
     def _value_leaves(self, turn: Turn, grown: Mapping[str, msg.Grown]) -> None:
         """Step 3: leaf values by the recipe. The parties get the finished trees with the next question."""

@@ -26,6 +26,7 @@ class State:
     rounds: list[list[Tree]] = field(default_factory=list)
     gains: list[Doubles] = field(default_factory=list)  # per round and feature: what its splits gained for all parties
     history: list[TreeRecord] = field(default_factory=list)
+    moved: float = 0.0  # how far the trees can have moved a margin
     last: Grew | None = None  # the last round
     next_turn: int = 0  # the first that nobody has taken or lost
     passed: int = 0  # turns in which a party was lost
@@ -65,6 +66,7 @@ class State:
     def _grow(self, entry: Grew) -> None:
         self.last, self.next_turn, self.has_passed = entry, entry.turn + 1, False
         self.rounds.append([wire.tree_of(tree, self.n_features) for tree in entry.trees])
+        self.moved += sum(float(np.abs(tree.value).max()) for tree in self.rounds[-1])
         if entry.gains is not None:
             self.gains.append(np.array(entry.gains))
         for party in entry.absent:

@@ -167,42 +167,44 @@ def _best_split(rows, columns, order, packed, begin, end, rule, sums, own, spare
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _best(columns, sums, total, rule, spare):
-    """A loop for each part: those over all bins at once have no jumps and go by vectors."""
-    first, missing, (_, _, _, left, gains, bits) = columns.first, columns.missing, spare
+    """A loop for each part: those over all cuts at once have no jumps and go by vectors."""
+    first, missing, (_, _, _, left, at_bin, gains, bits) = columns.first, columns.missing, spare
     best, column, at, side = np.float32(0.0), len(missing), 0, 0
     for missing_left in range(2):
-        if not _running_sums(columns, sums, missing_left, left):
+        n = _running_sums(columns, sums, missing_left, left, at_bin)
+        if n == 0:
             break
-        _gains(left, total, _score(total, rule.reg_lambda, rule.reg_alpha), rule, gains)
-        largest, j = _largest(bits), 0
-        while first[j + 1] <= largest:
+        _gains(left[:n], total, _score(total, rule.reg_lambda, rule.reg_alpha), rule, gains[:n])
+        largest, j = _largest(bits[:n]), 0
+        while first[j + 1] <= at_bin[largest]:
             j += 1
         if gains[largest] > best or (gains[largest] == best and j < column):  # of equal ones the first column
-            best, column, at, side = gains[largest], j, largest, missing_left
+            best, column, at, side = gains[largest], j, np.int64(at_bin[largest]), missing_left
     while side and at + 1 < missing[column] and sums[at + 1] == 0:  # XGBoost comes from above then
         at += 1
     return best, column, at, side
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _running_sums(columns, sums, missing_left, left):
-    """What is left of each cut, without and with missing values; a bin of missing values counts as nothing.
+def _running_sums(columns, sums, missing_left, left, at_bin):
+    """What is left of each cut, without and with missing values, and its bin. Returns how many there are.
 
-    Returns whether there is anything: with missing values only columns that have some.
+    A cut with the same rows to its left as the one before is none: in a small node most bins are empty. With missing
+    values only columns that have some count.
     """
     first, missing, _ = columns
-    any_ = False
+    n = _U(0)
     for j in range(len(missing)):
         end = first[j + 1] if missing[j] < 0 else missing[j]
-        running = sums[missing[j]] if missing_left and missing[j] >= 0 else np.int64(0)
-        counts = running != 0 or not missing_left
-        any_ |= counts
-        for b in range(first[j], end):
+        running, before = sums[missing[j]] if missing_left and missing[j] >= 0 else np.int64(0), np.int64(0)
+        if missing_left and running == 0:
+            continue
+        for b in range(_U(first[j]), _U(end)):
             running += sums[b]
-            left[b] = running if counts else 0
-        if missing[j] >= 0:
-            left[missing[j]] = 0
-    return any_
+            left[n], at_bin[n] = running, b
+            n += _U(running != before)
+            before = running
+    return n
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -240,7 +242,7 @@ def _largest(bits):
 @njit(nogil=True, cache=True)
 def _partition(rows, columns, order, packed, begin, end, split, spare):
     """Rows that go left to the front, in their order, without a jump that the processor would have to guess."""
-    spare_order, spare_packed, goes_left, _, _, _ = spare
+    spare_order, spare_packed, goes_left, _, _, _, _ = spare
     if rows.width:
         _look_at(rows, order[begin:end], split, columns.missing[split[0]], goes_left)
     else:

@@ -172,7 +172,7 @@ class _Room:
         self.nodes = np.empty((7, min(2 ** (depth + 1), 2 * n_rows + 1)), np.int32)
         self.stack = np.empty((depth + 2, 5), np.int64)
         gains = np.empty(n_bins, np.float32)
-        self.of_bins = np.empty(n_bins, np.int64), gains, gains.view(np.int32)
+        self.of_bins = np.empty(n_bins, np.int64), np.empty(n_bins, np.int32), gains, gains.view(np.int32)
 
 
 class HistogramGrower:

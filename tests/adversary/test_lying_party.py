@@ -222,7 +222,7 @@ def test_leaf_values_of_a_regression_are_bounded():
     def lie(reply):
         return replace(reply, values=[wire.pack(np.full(a.shape, 1e6, dtype=np.float32)) for a in reply.values])
 
-    with pytest.raises(ProtocolError, match=r"Party 'p1' .*a leaf value of 1e\+06"):
+    with pytest.raises(ProtocolError, match=r"Party 'p1' .*a leaf value of 1e\+06.*the training diverges: lower"):
         run(msg.Grown, lie, members=regression(), objective="reg:squarederror", **VALUED)
 
 
@@ -240,6 +240,33 @@ EXTREME = {
 @pytest.mark.parametrize("what", EXTREME)
 def test_honest_parties_are_not_refused(what):
     assert len(bits(run(msg.Started, honest, n_trees=20, **EXTREME[what]))) == 2
+
+
+def contrary(n_parties=4, n=60):
+    """Parties that pull to opposite sides."""
+    rng = np.random.default_rng(0)
+    tables = [(rng.normal(size=(n, 3)).astype(np.float32), rng.normal(size=n)) for _ in range(n_parties)]
+    return [simfl.Party(f"p{i}", X, (X[:, 0] * (-1) ** i + noise / 2 > 0) * 1.0) for i, (X, noise) in enumerate(tables)]
+
+
+def test_honest_parties_whose_training_diverges_are_not_refused():
+    """As with the paper's settings: whole steps of squared errors, where parties differ."""
+    steps = {"objective": "reg:squarederror", "learning_rate": 1.0, "base_score": 0.5, "max_depth": 6}
+    model = simfl.baselines.tfl(contrary(), callbacks=[], recipe="paper", n_trees=300, random_state=0, **steps)
+    leaves = model.booster.trees_to_dataframe().query("Feature == 'Leaf'")
+    assert (model.n_trees, leaves.Gain.abs().max() > 200) == (300, True)
+
+
+def test_a_function_of_ones_own_is_not_refused():
+    """Its hessians become small: steps that the start does not tell of."""
+
+    def logistic(y, margin):
+        p = 1 / (1 + np.exp(-np.clip(margin, -30, 30)))
+        return p - y, np.maximum(p * (1 - p), 1e-6)
+
+    steps = {"learning_rate": 1.0, "reg_lambda": 0.0, "min_child_weight": 0.0, "n_trees": 30}
+    model = simfl.baselines.tfl(contrary(), callbacks=[], objective=logistic, random_state=0, **steps)
+    assert model.n_trees == 30
 
 
 @pytest.mark.parametrize("weight", [1e-6, 1e12])

@@ -49,6 +49,7 @@ def test_a_round_brings_trees_gains_and_the_next_turn():
     assert state.next_turn == 3
     assert len(state.history) == 1
     assert np.sum(state.gains) == 2
+    assert state.moved == 3  # by one and by two
 
 
 def test_the_rounds_that_a_party_missed_are_listed():
