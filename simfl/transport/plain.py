@@ -46,9 +46,8 @@ class PlainSite:
         if code != ReturnCode.OK:
             self.missed = number
             raise CollabCallError(self.address, TOPIC, code)
-        return (
-            bytes(reply.payload) if isinstance(reply.payload, _BYTES) else reply.payload
-        )  # `flare.py` refuses it then
+        frame = reply.payload  # what is not of bytes is refused as any other reply that is none
+        return bytes(frame) if isinstance(frame, _BYTES) else frame
 
 
 class _Within:

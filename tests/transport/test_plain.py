@@ -1,5 +1,6 @@
-"""Questions as plain messages, between real ends of FLARE's connections (cells), here in one process."""
+"""Questions as plain messages, between real ends of FLARE's connections, through a hub that relays them."""
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -7,16 +8,17 @@ import pytest
 pytest.importorskip("nvflare")
 
 from nvflare.collab import CollabCallError
-from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.stats_pool import StatsPoolManager
 
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy.processes import free_port
 from simfl.errors import ProtocolError
 from simfl.transport import flare, plain
+from tests.deploy.waiting import LONG, within
 
 RUN, JOB = flare.run_tag("one"), "job"
 CELLS = ("server", "server.job", "server.other", "north.job", "south.job")
@@ -51,13 +53,20 @@ class Proxy:
 
 @pytest.fixture(scope="module")
 def cells():
-    made = {name: Cell(name, f"tcp://localhost:{free_port()}", False, {}) for name in CELLS}
-    for cell in made.values():
-        cell.start()
-    yield made
-    for name, cell in made.items():
-        cell.stop()
-        CoreCell.ALL_CELLS.pop(name, None)  # a submitter in this process would take it for its hub
+    """The hub's lasting process, which relays, the ends of two jobs there, and those of one job at two parties."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(StatsPoolManager, "pools", {})  # FLARE allows a name once in a process
+        url, made = f"tcp://localhost:{free_port()}", {}
+        for name in CELLS:
+            patch.setattr(CoreCell, "ALL_CELLS", {})  # as in processes of their own: over the network
+            above = made["server"].core_cell.get_internal_listener_url() if name.startswith("server.") else None
+            core = CoreCell(name, url, False, {}, create_internal_listener=name == "server", parent_url=above)
+            core.start()
+            stack.callback(core.stop)
+            made[name] = SimpleNamespace(core_cell=core)
+        patch.setattr(CoreCell, "ALL_CELLS", {})
+        assert within(LONG, lambda: set(CELLS[1:]) <= set(made["server"].core_cell.agents))
+        yield made
 
 
 class Ends:
@@ -81,7 +90,7 @@ class Ends:
     def send(self, sender, payload):
         """What north answers to this message of a cell."""
         core = self.cells[sender].core_cell
-        return core.send_request(plain.CHANNEL, plain.TOPIC, "north.job", Message(payload=payload), timeout=5.0)
+        return core.send_request(plain.CHANNEL, plain.TOPIC, "north.job", Message(payload=payload), timeout=LONG)
 
 
 @pytest.fixture
@@ -92,7 +101,7 @@ def ends(cells):
 @pytest.mark.parametrize("data", [b"", b"data", bytes(range(256)) * 4096])
 def test_a_question_and_its_answer_arrive_as_they_were_sent(ends, data):
     ends.reply = data + b"frame"
-    assert ends.sites["north"](timeout=5.0).ask(RUN, 7, len(data), data) == data + b"frame"
+    assert ends.sites["north"](timeout=LONG).ask(RUN, 7, len(data), data) == data + b"frame"
     assert ends.asked == [(RUN, 7, len(data), data)]
     assert ends.proxies["north"].calls == []
 
@@ -117,7 +126,7 @@ def test_what_is_no_question_is_refused(ends, payload):
 @pytest.mark.parametrize("reply", [None, 2**40, {"frame": b""}, ["frame"]])
 def test_an_answer_that_is_none_is_refused_with_the_name_of_the_party(ends, reply):
     ends.reply = reply
-    frame = ends.sites["north"](timeout=5.0).ask(RUN, 7, 0, b"")
+    frame = ends.sites["north"](timeout=LONG).ask(RUN, 7, 0, b"")
     with pytest.raises(ProtocolError, match="'north'"):
         flare.unpack_frame(frame, "north", RUN, 7)
 
@@ -125,21 +134,21 @@ def test_an_answer_that_is_none_is_refused_with_the_name_of_the_party(ends, repl
 def test_a_question_that_was_not_answered_is_asked_again_by_a_call_and_the_next_is_not(ends):
     west = ends.sites["west"]
     with pytest.raises(CollabCallError, match=ReturnCode.COMM_ERROR):
-        west(timeout=5.0).ask(RUN, 7, 0, b"")
-    assert west(timeout=5.0).ask(RUN, 7, 0, b"") == b"by a call"
+        west(timeout=LONG).ask(RUN, 7, 0, b"")
+    assert west(timeout=LONG).ask(RUN, 7, 0, b"") == b"by a call"
     with pytest.raises(CollabCallError):
-        west(timeout=5.0).ask(RUN, 8, 0, b"")
+        west(timeout=LONG).ask(RUN, 8, 0, b"")
     assert ends.proxies["west"].calls == [(RUN, 7, 0, b"")]
 
 
 def test_a_job_that_flare_has_ended_asks_by_calls_which_say_so(ends):
     ends.aborted = True
-    assert ends.sites["north"](timeout=5.0).ask(RUN, 7, 0, b"") == b"by a call"
+    assert ends.sites["north"](timeout=LONG).ask(RUN, 7, 0, b"") == b"by a call"
     assert ends.asked == []
 
 
 def test_all_else_is_called_and_a_site_that_is_not_listed_keeps_its_proxy(ends):
-    assert ends.sites["north"](timeout=5.0).alive()
+    assert ends.sites["north"](timeout=LONG).alive()
     assert ends.sites["gone"] is ends.proxies["gone"]
 
 
