@@ -1,6 +1,7 @@
 """Questions as plain messages, between real ends of FLARE's connections, through a hub that relays them."""
 
 from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -152,21 +153,46 @@ def test_all_else_is_called_and_a_site_that_is_not_listed_keeps_its_proxy(ends):
     assert ends.sites["gone"] is ends.proxies["gone"]
 
 
+class Done(flare.SiteEnd):
+    """A party's end that has done whatever it is asked."""
+
+    def open(self, name, folder):
+        pass
+
+    def answer(self, message):
+        return msg.Done()
+
+    def answered(self, question, bytes_in, answer, bytes_out):
+        pass
+
+
 def test_an_answer_that_is_too_large_for_a_message_is_fetched_in_pieces():
-    class Site(flare.SiteEnd):
-        def open(self, name, folder):
-            pass
-
-        def answer(self, message):
-            return msg.Done()
-
-        def answered(self, question, bytes_in, answer, bytes_out):
-            pass
-
-    site, data = Site(), wire.encode(msg.SumFeatures())
-    whole = wire.encode(msg.Done())
+    site, data, whole = Done(), wire.encode(msg.SumFeatures()), wire.encode(msg.Done())
     asked = (RUN, 1, len(data), data)
     assert flare.unpack_frame(site.reply(len(whole), *asked), "a", RUN, 1) == (flare._DONE, len(whole), whole)
     kind, size, body = flare.unpack_frame(site.reply(len(whole) - 1, *asked), "a", RUN, 1)
     assert (kind, size, body) == (flare._LARGE, len(whole), b"")
     assert site.more(1, 0, SimpleNamespace(caller="server")) == whole
+
+
+@pytest.mark.parametrize(("most", "fetched"), [(plain.MOST, []), (0, ["question", "answer"])])
+def test_a_transport_asks_by_plain_messages_and_fetches_what_is_large(ends, monkeypatch, most, fetched):
+    monkeypatch.setattr(flare, "MOST", most)
+    site, outbox, seen = Done(), {}, []
+
+    def piece(number, start):
+        seen.append("question")
+        return outbox["north", number][start:]
+
+    def more(number, start):
+        seen.append("answer")
+        return site.more(number, start, SimpleNamespace(caller="server"))
+
+    site._hub = lambda timeout: SimpleNamespace(piece=piece)
+    ends.proxies["north"].more = more
+    plain.answer_plainly(SimpleNamespace(get_cell=lambda: ends.cells["north.job"]), JOB, partial(site.reply, most))
+    transport = flare.FlareTransport({"north": ends.sites["north"]}, outbox, LONG, "one")
+    for _ in range(3):
+        assert transport.ask_all({"north": msg.SumFeatures()}) == {"north": msg.Done()}
+    transport.close()
+    assert (seen, ends.proxies["north"].calls) == (3 * fetched, [])
