@@ -3,11 +3,12 @@
 The hub is FLARE's server, every party is a FLARE client (a site), and a training is a FLARE job with two ends: the
 classes `HubEnd` and `SiteEnd`. All connections are opened by the sites, with TLS and a certificate at both ends.
 
-How a message travels. FLARE formats every argument of a call as text, so large data travels as a reply. The hub's call
-carries a small question itself; of a large one it carries only the size, and the site fetches the rest in pieces. A
-site that needs longer than `BEAT` seconds says so and is asked again. In this way a long computation and a dead site
-can be told apart: a site without a sign of life for `patience` seconds is lost, and one that said goodbye has left.
-Every question has a number, so asking again does no harm.
+How a message travels. A small question and a small answer are plain messages (`plain.py`). Large data travels as the
+replies of calls, in pieces, because FLARE formats every argument of a call as text: of a large question the hub sends
+only the size and the site fetches the rest, and so does the hub with a large answer. A site that needs longer than
+`BEAT` seconds says so and is asked again. In this way a long computation and a dead site can be told apart: a site
+without a sign of life for `patience` seconds is lost, and one that said goodbye has left. Every question has a number,
+so asking again does no harm.
 """
 
 import hashlib
@@ -34,11 +35,12 @@ from simfl.wire import decode, encode
 try:
     from nvflare.collab import CollabCallError, collab
     from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+
+    from simfl.transport.plain import MOST, answer_plainly, plain_sites
 except ModuleNotFoundError as error:
     raise EngineError(f'NVIDIA FLARE is not installed ({error.name}). Run: pip install "simfl[flare]"') from None
 
 logger = logging.getLogger("simfl")
-SMALL = 512 * 1024  # a question up to this many bytes travels with the call: fetching it would take longer
 PIECE = 8 * 2**20  # the largest single message of anything larger
 LARGEST = 4 * 2**30  # no question and no answer may be larger: this bounds what a message can make anybody allocate
 BEAT = 2.0  # a site that is still working says so after this many seconds
@@ -206,7 +208,7 @@ class FlareTransport:
     def _exchange(self, party: str, number: int, data: bytes) -> bytes:
         """Ask until the site answers, says what is wrong, or has been silent for too long."""
         site = self.sites[party]
-        along = data if len(data) <= SMALL else b""
+        along = data if len(data) <= MOST else b""
         heard = time.monotonic()
         while True:
             if self._stopped:
@@ -249,7 +251,7 @@ class HubEnd(ABC):
         self.job = fl.get_job_id()
         ready = folder / self.job / READY_FILE
         ready.touch()
-        sites = {site.name: site for site in context.clients}
+        sites = plain_sites(fl.get_engine(), self.job, context)
         left = partial(who_left, folder / self.job)
         transport = FlareTransport(sites, self._outbox, self.patience, self.run, left)
         try:
@@ -295,9 +297,11 @@ class SiteEnd(ABC):
         """The job starts at this site."""
         self.enter_process()
         self._hub = collab.server
-        self.job = collab.get_app_prop("__fl_context__").get_job_id()
+        fl = collab.get_app_prop("__fl_context__")
+        self.job = fl.get_job_id()
         self.name = collab.site_name
         self.open(self.name, Path(collab.context.workspace.get_root_dir()))
+        answer_plainly(fl.get_engine(), self.job, partial(self.reply, MOST))
 
     def enter_process(self) -> None:
         """The process is FLARE's, and for this job alone."""
@@ -315,34 +319,41 @@ class SiteEnd(ABC):
 
     @collab.publish  # type: ignore[untyped-decorator]
     def ask(self, run: bytes, number: int, size: int, data: bytes, context: Any) -> bytes:
-        """Answer a question of the hub, or say that the answer takes longer. Asked again, the answer is the same."""
+        """Answer a question of the hub that comes by a call."""
+        if context.caller != "server":
+            return pack_frame(_FAILED, b"Only the hub may ask.", self._run or run, number)
+        return self.reply(PIECE, run, number, size, data)
 
-        def reply(kind: int, body: bytes) -> bytes:
+    def reply(self, most: int, run: bytes, number: int, size: int, data: bytes) -> bytes:
+        """Answer a question of the hub, or say that the answer takes longer. Asked again, the answer is the same.
+
+        An answer of more than `most` bytes is fetched in pieces.
+        """
+
+        def frame(kind: int, body: bytes) -> bytes:
             return pack_frame(kind, body, self._run or run, number)
 
-        if context.caller != "server":
-            return reply(_FAILED, b"Only the hub may ask.")
         with self._lock:
             self._run = self._run or run
             if run != self._run:
-                return reply(_FAILED, b"This job serves another run.")
+                return frame(_FAILED, b"This job serves another run.")
             if number > self._number:
                 self._number = number
                 self._work = self._pool.submit(self._answer, number, size, data)
             work = self._work
         if number != self._number or work is None:
-            return reply(_FAILED, f"Question {number} came after {self._number}.".encode())
+            return frame(_FAILED, f"Question {number} came after {self._number}.".encode())
         try:
             answer = work.result(BEAT)
         except NotYet:
-            return reply(_BUSY, b"")
+            return frame(_BUSY, b"")
         except SimFLError as error:
             logger.error("A question of the hub was refused: %s", error)
-            return reply(_FAILED, f"Party {self.name!r}: {error.public}".encode())
+            return frame(_FAILED, f"Party {self.name!r}: {error.public}".encode())
         except Exception:  # whatever it is, the hub must hear of it, but not what a library said of this party's rows
             logger.exception("A question of the hub could not be answered.")
-            return reply(_FAILED, f"Party {self.name!r}: {SimFLError().public}".encode())
-        return reply(_DONE if len(answer) <= PIECE else _LARGE, answer)
+            return frame(_FAILED, f"Party {self.name!r}: {SimFLError().public}".encode())
+        return frame(_DONE if len(answer) <= most else _LARGE, answer)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def more(self, number: int, start: int, context: Any) -> bytes:

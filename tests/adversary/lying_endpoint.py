@@ -20,6 +20,7 @@ from simfl.transport import flare
 
 VICTIM, LOST = "north", "west"
 ANSWERS = "answers.json"  # in the folder of the hub's kit
+MISSED = "missed.json"  # beside it: per party, a question that needed a call of FLARE's
 BINARY = "binary:logistic"
 
 
@@ -289,3 +290,4 @@ class LyingHub(HubEndpoint):
             super().conduct(transport, folder)
         finally:
             (folder / ANSWERS).write_text(json.dumps(liar.answers))
+            (folder / MISSED).write_text(json.dumps({name: site.missed for name, site in transport.sites.items()}))

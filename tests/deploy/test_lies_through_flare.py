@@ -18,7 +18,7 @@ from simfl.deploy.endpoints import CLASSES
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
 from tests.adversary import lying_endpoint
-from tests.adversary.lying_endpoint import ANSWERS, LIES, NOISY_LIES, LyingHub
+from tests.adversary.lying_endpoint import ANSWERS, LIES, MISSED, NOISY_LIES, LyingHub
 
 ROOT = Path(__file__).parents[2]
 LYING = f"{lying_endpoint.__name__}.{LyingHub.__name__}"
@@ -97,6 +97,8 @@ def test_every_lie_is_refused_and_the_model_is_the_honest_one(federation, tmp_pa
     check_refused(told, LIES)
     check_nothing_private(federation, list(told.values()))
     assert (folder / "model.ubj").read_bytes() == in_one_process(federation.study_path)
+    missed = json.loads((federation.kits["hub"] / MISSED).read_text())
+    assert missed == dict.fromkeys(PARTIES, 0)  # every question was a plain message, and so was its answer
 
 
 def test_noise_is_not_switched_off_and_a_round_is_not_repeated_over_fewer(federation, tmp_path):

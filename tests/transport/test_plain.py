@@ -1,0 +1,198 @@
+"""Questions as plain messages, between real ends of FLARE's connections, through a hub that relays them."""
+
+from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from nvflare.collab import CollabCallError
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.stats_pool import StatsPoolManager
+
+from simfl import messages as msg
+from simfl import wire
+from simfl.deploy.processes import free_port
+from simfl.errors import ProtocolError
+from simfl.transport import flare, plain
+from tests.deploy.waiting import LONG, within
+
+RUN, JOB = flare.run_tag("one"), "job"
+CELLS = ("server", "server.job", "server.other", "north.job", "south.job")
+
+
+class Client:
+    """A party, as FLARE lists it."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def get_fqcn(self):
+        return self.name
+
+
+class Proxy:
+    """A site of FLARE's, which counts its calls."""
+
+    def __init__(self, name):
+        self.name, self.calls = name, []
+
+    def __call__(self, timeout):
+        return self
+
+    def ask(self, *question):
+        self.calls.append(question)
+        return b"by a call"
+
+    def alive(self):
+        return True
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """The hub's lasting process, which relays, the ends of two jobs there, and those of one job at two parties."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(StatsPoolManager, "pools", {})  # FLARE allows a name once in a process
+        url, made = f"tcp://localhost:{free_port()}", {}
+        for name in CELLS:
+            patch.setattr(CoreCell, "ALL_CELLS", {})  # as in processes of their own: over the network
+            above = made["server"].core_cell.get_internal_listener_url() if name.startswith("server.") else None
+            core = CoreCell(name, url, False, {}, create_internal_listener=name == "server", parent_url=above)
+            core.start()
+            stack.callback(core.stop)
+            made[name] = SimpleNamespace(core_cell=core)
+        patch.setattr(CoreCell, "ALL_CELLS", {})
+        assert within(LONG, lambda: set(CELLS[1:]) <= set(made["server"].core_cell.agents))
+        yield made
+
+
+class Ends:
+    """The hub's end of a job, and what was asked of a party's."""
+
+    def __init__(self, cells):
+        self.cells, self.asked, self.reply, self.aborted = cells, [], b"frame", False
+        proxies = [Proxy("north"), Proxy("west"), Proxy("gone")]
+        engine = SimpleNamespace(
+            get_cell=lambda: cells["server.job"], get_clients=lambda: [Client("north"), Client("west")]
+        )
+        context = SimpleNamespace(clients=proxies, is_aborted=lambda: self.aborted)
+        self.sites = plain.plain_sites(engine, JOB, context)
+        self.proxies = {proxy.name: proxy for proxy in proxies}
+        plain.answer_plainly(SimpleNamespace(get_cell=lambda: cells["north.job"]), JOB, self.answer)
+
+    def answer(self, *question):
+        self.asked.append(question)
+        return self.reply
+
+    def send(self, sender, payload):
+        """What north answers to this message of a cell."""
+        core = self.cells[sender].core_cell
+        return core.send_request(plain.CHANNEL, plain.TOPIC, "north.job", Message(payload=payload), timeout=LONG)
+
+
+@pytest.fixture
+def ends(cells):
+    return Ends(cells)
+
+
+@pytest.mark.parametrize("data", [b"", b"data", bytes(range(256)) * 4096])
+def test_a_question_and_its_answer_arrive_as_they_were_sent(ends, data):
+    ends.reply = data + b"frame"
+    assert ends.sites["north"](timeout=LONG).ask(RUN, 7, len(data), data) == data + b"frame"
+    assert ends.asked == [(RUN, 7, len(data), data)]
+    assert ends.proxies["north"].calls == []
+
+
+@pytest.mark.parametrize("stranger", ["south.job", "server", "server.other"])
+def test_only_the_hubs_end_of_the_job_may_ask(ends, stranger):
+    question = plain._HEAD.pack(RUN, 7, 4) + b"data"
+    assert ends.send("server.job", question).get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
+    ends.asked.clear()
+    reply = ends.send(stranger, question)
+    assert reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.INVALID_REQUEST
+    assert (reply.payload, ends.asked) == (None, [])
+
+
+@pytest.mark.parametrize("payload", [None, b"", b"short", {"run": RUN}, 7])
+def test_what_is_no_question_is_refused(ends, payload):
+    reply = ends.send("server.job", payload)
+    assert reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.INVALID_REQUEST
+    assert ends.asked == []
+
+
+@pytest.mark.parametrize("reply", [None, 2**40, {"frame": b""}, ["frame"]])
+def test_an_answer_that_is_none_is_refused_with_the_name_of_the_party(ends, reply):
+    ends.reply = reply
+    frame = ends.sites["north"](timeout=LONG).ask(RUN, 7, 0, b"")
+    with pytest.raises(ProtocolError, match="'north'"):
+        flare.unpack_frame(frame, "north", RUN, 7)
+
+
+def test_a_question_that_was_not_answered_is_asked_again_by_a_call_and_the_next_is_not(ends):
+    west = ends.sites["west"]
+    with pytest.raises(CollabCallError, match=ReturnCode.COMM_ERROR):
+        west(timeout=LONG).ask(RUN, 7, 0, b"")
+    assert west(timeout=LONG).ask(RUN, 7, 0, b"") == b"by a call"
+    with pytest.raises(CollabCallError):
+        west(timeout=LONG).ask(RUN, 8, 0, b"")
+    assert ends.proxies["west"].calls == [(RUN, 7, 0, b"")]
+
+
+def test_a_job_that_flare_has_ended_asks_by_calls_which_say_so(ends):
+    ends.aborted = True
+    assert ends.sites["north"](timeout=LONG).ask(RUN, 7, 0, b"") == b"by a call"
+    assert ends.asked == []
+
+
+def test_all_else_is_called_and_a_site_that_is_not_listed_keeps_its_proxy(ends):
+    assert ends.sites["north"](timeout=LONG).alive()
+    assert ends.sites["gone"] is ends.proxies["gone"]
+
+
+class Done(flare.SiteEnd):
+    """A party's end that has done whatever it is asked."""
+
+    def open(self, name, folder):
+        pass
+
+    def answer(self, message):
+        return msg.Done()
+
+    def answered(self, question, bytes_in, answer, bytes_out):
+        pass
+
+
+def test_an_answer_that_is_too_large_for_a_message_is_fetched_in_pieces():
+    site, data, whole = Done(), wire.encode(msg.SumFeatures()), wire.encode(msg.Done())
+    asked = (RUN, 1, len(data), data)
+    assert flare.unpack_frame(site.reply(len(whole), *asked), "a", RUN, 1) == (flare._DONE, len(whole), whole)
+    kind, size, body = flare.unpack_frame(site.reply(len(whole) - 1, *asked), "a", RUN, 1)
+    assert (kind, size, body) == (flare._LARGE, len(whole), b"")
+    assert site.more(1, 0, SimpleNamespace(caller="server")) == whole
+
+
+@pytest.mark.parametrize(("most", "fetched"), [(plain.MOST, []), (0, ["question", "answer"])])
+def test_a_transport_asks_by_plain_messages_and_fetches_what_is_large(ends, monkeypatch, most, fetched):
+    monkeypatch.setattr(flare, "MOST", most)
+    site, outbox, seen = Done(), {}, []
+
+    def piece(number, start):
+        seen.append("question")
+        return outbox["north", number][start:]
+
+    def more(number, start):
+        seen.append("answer")
+        return site.more(number, start, SimpleNamespace(caller="server"))
+
+    site._hub = lambda timeout: SimpleNamespace(piece=piece)
+    ends.proxies["north"].more = more
+    plain.answer_plainly(SimpleNamespace(get_cell=lambda: ends.cells["north.job"]), JOB, partial(site.reply, most))
+    transport = flare.FlareTransport({"north": ends.sites["north"]}, outbox, LONG, "one")
+    for _ in range(3):
+        assert transport.ask_all({"north": msg.SumFeatures()}) == {"north": msg.Done()}
+    transport.close()
+    assert (seen, ends.proxies["north"].calls) == (3 * fetched, [])
