@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from simfl import messages as msg
 from simfl.callbacks import EVERYBODY, TreeRecord, duration
 from simfl.deploy.logs import tell
 from simfl.errors import FileError
@@ -163,18 +162,3 @@ def read_stages(runs: Path) -> list[Stage]:
     """All trainings of this folder `runs`, the last one first."""
     found = [read_stage(folder) for folder in runs.glob("*") if folder.is_dir()]
     return sorted((stage for stage in found if stage), key=lambda stage: -stage.begun)
-
-
-def follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
-    """Tell how far the training has come, by what a party is asked."""
-    match question:
-        case msg.Hash() | msg.SumFeatures():
-            course.enter("finding similar rows")
-        case msg.Start() | msg.StartTogether():
-            course.enter("training", "the training begins")
-    if isinstance(question, msg.SumOntoRows | msg.Grow):
-        course.tree(question.round)  # the rounds before this one are finished
-    elif isinstance(question, msg.Finish):
-        course.tree(course.stage.tree + 1)
-    elif isinstance(answer, msg.Addend):
-        course.tree(answer.n_trees)

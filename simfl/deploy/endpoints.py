@@ -24,7 +24,7 @@ from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.deploy.answers import MOST_RECORDS, PARTY_FILE, PIECE, Piece, Question, Status, versions
-from simfl.deploy.course import DONE, Course, Stage, facts_of, follow
+from simfl.deploy.course import DONE, Course, Stage, facts_of
 from simfl.deploy.folders import open_run_folder, remove_partial_files
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
@@ -324,7 +324,7 @@ class PartyEndpoint(SiteEnd):
     def answered(self, question: msg.Request, bytes_in: int, answer: msg.Reply, bytes_out: int) -> None:
         """Write down in this party's journal what leaves it, and how far the training has come."""
         if self.course is not None:
-            follow(self.course, question, answer)
+            _follow(self.course, question, answer)
         if self.figures is not None:
             taken, known = time.perf_counter() - self._asked, self.figures.figures
             known.answered(type(question).__name__, type(answer).__name__, bytes_in, bytes_out, taken)
@@ -491,3 +491,18 @@ def terms_of(study: Study) -> Terms:
 
 
 CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")
+
+
+def _follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
+    """Tell how far the training has come, by what a party is asked."""
+    match question:
+        case msg.Hash() | msg.SumFeatures():
+            course.enter("finding similar rows")
+        case msg.Start() | msg.StartTogether():
+            course.enter("training", "the training begins")
+    if isinstance(question, msg.SumOntoRows | msg.Grow):
+        course.tree(question.round)  # the rounds before this one are finished
+    elif isinstance(question, msg.Finish):
+        course.tree(course.stage.tree + 1)
+    elif isinstance(answer, msg.Addend):
+        course.tree(answer.n_trees)
