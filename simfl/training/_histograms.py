@@ -179,7 +179,7 @@ def _best(columns, sums, total, rule, spare):
         while first[j + 1] <= at_bin[largest]:
             j += 1
         if gains[largest] > best or (gains[largest] == best and j < column):  # of equal ones the first column
-            best, column, at, side = gains[largest], j, np.int64(at_bin[largest]), missing_left
+            best, column, at, side = gains[largest], j, int(at_bin[largest]), missing_left
     while side and at + 1 < missing[column] and sums[at + 1] == 0:  # XGBoost comes from above then
         at += 1
     return best, column, at, side
