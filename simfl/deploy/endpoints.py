@@ -324,7 +324,7 @@ class PartyEndpoint(SiteEnd):
     def answered(self, question: msg.Request, bytes_in: int, answer: msg.Reply, bytes_out: int) -> None:
         """Write down in this party's journal what leaves it, and how far the training has come."""
         if self.course is not None:
-            _follow(self.course, question, answer)
+            follow(self.course, question, answer)
         if self.figures is not None:
             taken, known = time.perf_counter() - self._asked, self.figures.figures
             known.answered(type(question).__name__, type(answer).__name__, bytes_in, bytes_out, taken)
@@ -481,19 +481,7 @@ class PartyEndpoint(SiteEnd):
         record.save(folder)
 
 
-def terms_of(study: Study) -> Terms:
-    """What a party holds the hub to."""
-    first, second = study.params()
-    schema = study.schema if study.columns else None
-    if schema and first.party_column:
-        schema = schema.with_party(study.parties)
-    return Terms(tuple(study.parties), first, second, min(study.parties_needed, len(study.parties)), schema)
-
-
-CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")
-
-
-def _follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
+def follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
     """Tell how far the training has come, by what a party is asked."""
     match question:
         case msg.Hash() | msg.SumFeatures():
@@ -506,3 +494,15 @@ def _follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
         course.tree(course.stage.tree + 1)
     elif isinstance(answer, msg.Addend):
         course.tree(answer.n_trees)
+
+
+def terms_of(study: Study) -> Terms:
+    """What a party holds the hub to."""
+    first, second = study.params()
+    schema = study.schema if study.columns else None
+    if schema and first.party_column:
+        schema = schema.with_party(study.parties)
+    return Terms(tuple(study.parties), first, second, min(study.parties_needed, len(study.parties)), schema)
+
+
+CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")

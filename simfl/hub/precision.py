@@ -152,10 +152,10 @@ class Precision:
         is gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class allows. A
         function can be anything, but in one process nobody lies.
         """
-        bounds = self.started.values()
-        gradient, hessian = loss_of(params).limits
         if by_function(params.objective):
             return math.inf
+        bounds = self.started.values()
+        gradient, hessian = loss_of(params).limits
         if math.isinf(gradient) and math.isfinite(hessian):
             start = max(s.gradient / s.hessian if s.hessian else 0.0 for s in bounds)
             step = max(GROWTH * start, start + moved)
