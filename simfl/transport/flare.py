@@ -45,8 +45,12 @@ PIECE = 8 * 2**20  # the largest single message of anything larger
 LARGEST = 4 * 2**30  # no question and no answer may be larger: this bounds what a message can make anybody allocate
 BEAT = 2.0  # a site that is still working says so after this many seconds
 CALL_TIMEOUT = 8.0  # seconds after which a call without any reply has failed and is repeated
+PAUSE = 0.2  # seconds before that
 LOOK = 0.5  # seconds after which the hub looks whether a party that has not answered has left
+PERSIST = 20.0  # seconds for which a site tries again to fetch a piece of a question
 SLOW = 10.0  # seconds after which a party that has not answered is named to whoever waits
+
+MOST_SAID = 3000  # characters of what a site says went wrong
 
 _BUSY, _DONE, _FAILED, _LARGE = range(4)
 _HEAD = struct.Struct("<BQ8sQ")  # kind, size of the body, tag of the run, number of the question
@@ -86,6 +90,16 @@ def check_size(size: Any, who: str) -> None:
     """Refuse a message that is too large to hold."""
     if not isinstance(size, int) or not 0 <= size <= LARGEST:
         raise ProtocolError(f"{who} announced a message of {size} bytes; no message may exceed {LARGEST}.")
+
+
+def said_by(party: str, body: bytes) -> str:
+    """What a site says went wrong: with its name, which it does not choose itself, and with nothing but text.
+
+    >>> said_by("south", b"no rows." + bytes([27]) + b"[2J")
+    "Party 'south': no rows. [2J"
+    """
+    text = "".join(letter if letter.isprintable() else " " for letter in body.decode(errors="replace")[:MOST_SAID])
+    return text if text.startswith(f"Party {party!r}") else f"Party {party!r}: {text}"
 
 
 def fetch(piece: Callable[[int], Any], size: int, who: str) -> bytes:
@@ -128,17 +142,21 @@ class FlareTransport:
         self._pool = ThreadPoolExecutor(2 * len(sites) + 1, thread_name_prefix="simfl-ask")
 
     def ask_all(self, messages: Mapping[str, Request]) -> dict[str, Reply]:
-        """Ask several sites at once. Waits for all answers, even when a site is lost."""
+        """Ask several sites at once. Waits for all answers, even when a site is lost or refuses: none works unseen."""
         if self._stopped:
             raise TrainingStopped(self._stopped)
         common = encode_common(messages)
         asked = {p: self._pool.submit(self._carry, p, m, common or encode(m)) for p, m in messages.items()}
-        replies, lost = {}, {}
+        replies, lost, refused = {}, {}, list[SimFLError]()
         for party, future in asked.items():
             try:
                 replies[party] = self._reply(party, future)
             except PartyLost as loss:
                 lost[party] = loss
+            except SimFLError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
         if lost and all(isinstance(loss, PartyLeft) for loss in lost.values()):
             raise PartyLeft(list(lost))
         if lost:
@@ -206,29 +224,39 @@ class FlareTransport:
         return reply
 
     def _exchange(self, party: str, number: int, data: bytes) -> bytes:
-        """Ask until the site answers, says what is wrong, or has been silent for too long."""
-        site = self.sites[party]
+        """Ask until the site answers or says what is wrong."""
         along = data if len(data) <= MOST else b""
-        heard = time.monotonic()
+        while True:
+            frame = self._ask(party, number, len(data), along)
+            kind, size, body = unpack_frame(frame, party, self.run, number)
+            if kind == _DONE:
+                return body
+            if kind == _LARGE:
+                return fetch(partial(self._more, party, number), size, f"Party {party!r}")
+            if kind == _FAILED:
+                raise SimFLError(said_by(party, body))
+            along = b""  # the site has the question
+
+    def _ask(self, party: str, number: int, size: int, along: bytes) -> Any:
+        return self._insist(party, lambda site: site.ask(self.run, number, size, along))
+
+    def _more(self, party: str, number: int, start: int) -> Any:
+        return self._insist(party, lambda site: site.more(number, start))
+
+    def _insist(self, party: str, call: Callable[[Any], Any]) -> Any:
+        """What a site replies. It is called again and again, until it has been silent for too long."""
+        since = time.monotonic()
         while True:
             if self._stopped:
                 raise TrainingStopped(self._stopped)
             try:
-                frame = site(timeout=CALL_TIMEOUT).ask(self.run, number, len(data), along)
-                kind, size, body = unpack_frame(frame, party, self.run, number)
-                if kind == _DONE:
-                    return body
-                if kind == _LARGE:
-                    return fetch(lambda at: site(timeout=CALL_TIMEOUT).more(number, at), size, f"Party {party!r}")
-                if kind == _FAILED:
-                    raise SimFLError(body.decode(errors="replace"))
-                heard = time.monotonic()
+                return call(self.sites[party](timeout=CALL_TIMEOUT))
             except CollabCallError as error:
                 if party in self.left():
                     raise PartyLeft([party]) from None
-                if time.monotonic() - heard > self.patience:
+                if time.monotonic() - since > self.patience:
                     raise PartyLost([party], str(error)) from None
-                time.sleep(0.2)
+                time.sleep(PAUSE)
 
 
 class HubEnd(ABC):
@@ -321,7 +349,7 @@ class SiteEnd(ABC):
     def ask(self, run: bytes, number: int, size: int, data: bytes, context: Any) -> bytes:
         """Answer a question of the hub that comes by a call."""
         if context.caller != "server":
-            return pack_frame(_FAILED, b"Only the hub may ask.", self._run or run, number)
+            return pack_frame(_FAILED, b"only the hub may ask.", self._run or run, number)
         return self.reply(PIECE, run, number, size, data)
 
     def reply(self, most: int, run: bytes, number: int, size: int, data: bytes) -> bytes:
@@ -336,23 +364,23 @@ class SiteEnd(ABC):
         with self._lock:
             self._run = self._run or run
             if run != self._run:
-                return frame(_FAILED, b"This job serves another run.")
+                return frame(_FAILED, b"this job serves another run. Restart the training.")
             if number > self._number:
-                self._number = number
                 self._work = self._pool.submit(self._answer, number, size, data)
+                self._number = number
             work = self._work
         if number != self._number or work is None:
-            return frame(_FAILED, f"Question {number} came after {self._number}.".encode())
+            return frame(_FAILED, f"question {number} came after {self._number}. Resume the training.".encode())
         try:
             answer = work.result(BEAT)
         except NotYet:
             return frame(_BUSY, b"")
         except SimFLError as error:
             logger.error("A question of the hub was refused: %s", error)
-            return frame(_FAILED, f"Party {self.name!r}: {error.public}".encode())
+            return frame(_FAILED, error.public.encode())
         except Exception:  # whatever it is, the hub must hear of it, but not what a library said of this party's rows
             logger.exception("A question of the hub could not be answered.")
-            return frame(_FAILED, f"Party {self.name!r}: {SimFLError().public}".encode())
+            return frame(_FAILED, SimFLError().public.encode())
         return frame(_DONE if len(answer) <= most else _LARGE, answer)
 
     @collab.publish  # type: ignore[untyped-decorator]
@@ -366,13 +394,23 @@ class SiteEnd(ABC):
     def _answer(self, number: int, size: int, data: bytes) -> bytes:
         check_size(size, "The hub")
         if size != len(data):
-            hub = self._hub(timeout=600.0)
-            data = fetch(lambda start: hub.piece(number, start), size, "The hub")
+            data = fetch(partial(self._piece, number), size, "The hub")
         question: Request = decode(data)  # type: ignore[assignment]
         reply = self.answer(question)
         answer = encode(reply)
         self.answered(question, size, reply, len(answer))
         return answer
+
+    def _piece(self, number: int, start: int) -> Any:
+        """A piece of a question. It is asked for again where a connection broke, unless the hub asks something else."""
+        since = time.monotonic()
+        while True:
+            try:
+                return self._hub(timeout=60.0).piece(number, start)
+            except CollabCallError:
+                if number != self._number or time.monotonic() - since > PERSIST:
+                    raise
+                time.sleep(PAUSE)
 
     @abstractmethod
     def open(self, name: str, folder: Path) -> None:

@@ -21,6 +21,7 @@ from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy import run as runs
+from simfl.deploy.course import read_stage
 from simfl.deploy.job import write_job
 from simfl.deploy.kits import provision
 from simfl.deploy.orders import Order
@@ -191,6 +192,8 @@ def test_a_party_that_died_is_missed_and_takes_part_again_when_it_is_back(federa
     assert len(history["trees"]) == 150
     assert "south" in {tree["builder"] for tree in history["trees"][missed[-1] + 1 :]}
     assert next(federation.kits["south"].glob("runs/*/model.ubj"))
+    told = read_stage(next(federation.kits["north"].glob(f"runs/{history['run']}")))
+    assert (told.tree, told.n_trees) == (150, 150)  # trees, and not turns: those of south passed while it was away
 
 
 # --- strangers -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Questions as plain messages, between real ends of FLARE's connections, through a hub that relays them."""
 
+import time
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from nvflare.fuel.f3.stats_pool import StatsPoolManager
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy.processes import free_port
-from simfl.errors import ProtocolError
+from simfl.errors import ProtocolError, SimFLError
 from simfl.transport import flare, plain
 from tests.deploy.waiting import LONG, within
 
@@ -196,3 +197,157 @@ def test_a_transport_asks_by_plain_messages_and_fetches_what_is_large(ends, monk
         assert transport.ask_all({"north": msg.SumFeatures()}) == {"north": msg.Done()}
     transport.close()
     assert (seen, ends.proxies["north"].calls) == (3 * fetched, [])
+
+
+class Party(flare.SiteEnd):
+    """A party's end that does what a test tells it to, and counts."""
+
+    def __init__(self, act=msg.Done):
+        super().__init__()
+        self.act, self.done = act, 0
+        self.hub = SimpleNamespace(piece=None)  # what the party calls
+        self._hub = lambda timeout: self.hub
+
+    def open(self, name, folder):
+        pass
+
+    def answer(self, message):
+        self.done += 1
+        return self.act()
+
+    def answered(self, question, bytes_in, answer, bytes_out):
+        pass
+
+
+class Line:
+    """A transport to north, over a real connection, with `party` at its other end."""
+
+    def __init__(self, ends, party, most=plain.MOST, patience=LONG):
+        hub, proxy = SimpleNamespace(caller="server"), ends.proxies["north"]
+        self.asked, self.called, self.outbox = [], [], {}
+
+        def reply(*question):
+            self.asked.append(question)
+            return party.reply(most, *question)
+
+        def ask(*question):
+            self.called.append(question)
+            return party.ask(*question, hub)
+
+        proxy.ask, proxy.more = ask, lambda number, start: party.more(number, start, hub)
+        plain.answer_plainly(SimpleNamespace(get_cell=lambda: ends.cells["north.job"]), JOB, reply)
+        party.hub.piece = lambda number, start: self.outbox["north", number][start : start + flare.PIECE]
+        self.proxy, self.party = proxy, party
+        self.transport = flare.FlareTransport({"north": ends.sites["north"]}, self.outbox, patience, "one")
+
+    def ask(self):
+        try:
+            return self.transport.ask_all({"north": msg.SumFeatures()})["north"]
+        finally:
+            self.transport.close()
+
+
+def once_in_a_while(calls, pause, work):
+    """The same, but two of three calls fail, each after a pause."""
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) % 3:
+            time.sleep(pause)
+            raise CollabCallError("north", "more", "the connection broke")
+        return work(*arguments)
+
+    return failing
+
+
+def test_a_party_that_is_busy_is_asked_again_without_its_question_and_answers_once(ends, monkeypatch):
+    monkeypatch.setattr(flare, "BEAT", 0.1)
+    line = Line(ends, Party(lambda: time.sleep(0.5) or msg.Done()))
+    assert line.ask() == msg.Done()
+    assert (line.party.done, line.called) == (1, [])
+    first, *others = [data for *_, data in line.asked]
+    assert first == wire.encode(msg.SumFeatures())
+    assert len(others) >= 2
+    assert set(others) == {b""}
+
+
+def test_an_answer_that_comes_too_late_is_asked_for_again_by_a_call_and_not_worked_out_again(ends, monkeypatch):
+    monkeypatch.setattr(
+        flare, "CALL_TIMEOUT", 0.3
+    )  # the plain message is given up before the party says that it is busy
+    line = Line(ends, Party(lambda: time.sleep(0.8) or msg.Done()))
+    assert line.ask() == msg.Done()
+    assert line.party.done == 1
+    assert len(line.asked) == 1
+    assert len(line.called) >= 1
+
+
+def test_a_large_answer_is_not_lost_while_its_pieces_arrive(ends, monkeypatch):
+    monkeypatch.setattr(flare, "PIECE", 2)
+    line, pieces = Line(ends, Party(), most=0, patience=1.0), []
+    line.proxy.more = once_in_a_while(pieces, 0.05, line.proxy.more)
+    assert line.ask() == msg.Done()
+    size = len(wire.encode(msg.Done()))
+    assert size > 6  # so that it takes longer than the patience
+    assert [start for _, start in pieces] == [start for start in range(0, size, 2) for _ in range(3)]
+
+
+def test_a_large_question_survives_a_connection_that_breaks(ends, monkeypatch):
+    monkeypatch.setattr(flare, "MOST", 0)
+    line, pieces = Line(ends, Party()), []
+    line.party.hub.piece = once_in_a_while(pieces, 0, line.party.hub.piece)
+    assert line.ask() == msg.Done()
+    assert (line.party.done, len(pieces)) == (1, 3)
+
+
+def test_a_question_that_is_out_of_reach_is_given_up_and_the_next_one_is_answered(ends, monkeypatch):
+    monkeypatch.setattr(flare, "PERSIST", 0.3)
+    party, asked = Party(), []
+    party.hub.piece = once_in_a_while(asked, 0.2, None)
+    kind, _, body = flare.unpack_frame(party.reply(plain.MOST, RUN, 1, 10, b""), "a", RUN, 1)
+    assert (kind, body) == (flare._FAILED, b"something went wrong (its own log says what)")
+    data = wire.encode(msg.SumFeatures())
+    assert flare.unpack_frame(party.reply(plain.MOST, RUN, 2, len(data), data), "a", RUN, 2)[0] == flare._DONE
+
+
+def test_a_party_cannot_speak_in_the_name_of_another_or_to_a_terminal(ends):
+    def lie():
+        raise ProtocolError("Party 'south': its table cannot be used.\x1b[2J\nbye " + "x" * 10_000)
+
+    with pytest.raises(SimFLError) as caught:
+        Line(ends, Party(lie)).ask()
+    text = str(caught.value)
+    assert text.startswith("Party 'north': Party 'south': its table cannot be used. [2J bye x")
+    assert text.isprintable()
+    assert len(text) < 4000
+
+
+def test_a_party_that_refuses_does_not_leave_another_at_work(ends, monkeypatch):
+    monkeypatch.setattr(flare, "BEAT", 0.1)
+    working = []
+
+    def slow(run, number, size, data):
+        working.append(number)
+        time.sleep(0.6)
+        working.append("done")
+        return flare.pack_frame(flare._DONE, wire.encode(msg.Done()), run, number)
+
+    def refuse():
+        raise ProtocolError("no.")
+
+    line = Line(ends, Party(refuse))
+    line.transport.sites["south"] = lambda timeout: SimpleNamespace(ask=slow)
+    with pytest.raises(SimFLError, match="Party 'north': no"):
+        line.transport.ask_all({"north": msg.SumFeatures(), "south": msg.SumFeatures()})
+    assert working[-1] == "done"
+    line.transport.close()
+
+
+def test_a_question_that_nobody_can_work_on_does_not_get_the_answer_before_it():
+    party, data = Party(), wire.encode(msg.SumFeatures())
+    assert flare.unpack_frame(party.reply(plain.MOST, RUN, 1, len(data), data), "a", RUN, 1)[0] == flare._DONE
+    party.finish()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        party.reply(plain.MOST, RUN, 2, len(data), data)
+    kind, *_ = flare.unpack_frame(party.reply(plain.MOST, RUN, 1, len(data), data), "a", RUN, 1)
+    assert kind == flare._DONE
