@@ -40,7 +40,11 @@ KEPT = (
         ("runs/*/similar-*.npz",),
         "numbers of own rows, and of rows of others that resemble them; the parties' secret",
     ),
-    Kept("party", ("runs/*/together.key",), "the parties' secret, and this party's own (joint recipe)"),
+    Kept(
+        "party",
+        ("runs/*/together.key",),
+        "the parties' secret, if they have one, and this party's own (joint recipe)",
+    ),
     Kept(
         "party",
         ("runs/*/noise.key",),

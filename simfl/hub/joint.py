@@ -307,7 +307,9 @@ class _Trainer:
         """Tell the callbacks of new trees: with their metrics, where the hub may see them."""
         state, first = self.state, self._seen
         self._seen = len(state.rounds) if self._blind else first + len(metrics)
-        refuse_unless(self._seen <= len(state.rounds), f"the metrics of {self._seen} trees, of {len(state.rounds)}")
+        if self._seen > len(state.rounds):
+            fact = f"the metrics of {self._seen} trees, where {len(state.rounds)} are finished"
+            raise _invalid(self.transport.parties, fact)
         for number in range(len(state.history), self._seen):
             train, validation = ({}, {}) if self._blind else metrics[number - first]
             facts = state.rounds[number]._asdict()
@@ -324,6 +326,15 @@ class _Trainer:
 
 
 # --- one addition after the other ------------------------------------------------------------------------------------
+
+
+def _invalid(parties: Sequence[str], fact: str) -> ProtocolError:
+    """What all of them say alike cannot be."""
+    names = f"Part{'y' if len(parties) == 1 else 'ies'} {', '.join(map(repr, parties))}"
+    return ProtocolError(
+        f"{names} sent an invalid message: {fact}. Install the same version of simfl everywhere; "
+        "`simfl train --resume` continues from the last whole batch."
+    )
 
 
 # What an addend says of where its party stands.
@@ -355,7 +366,9 @@ class Adding:
         given = ask_each(self.transport, asked, msg.Addend) | self._early
         replies = {party: given[party] for party in parties if party in given}
         first = self._same(replies)
-        refuse_unless(reader in (None, first.reader), f"step {self.step} is read by {first.reader}, not by {reader}")
+        if reader not in (None, first.reader):
+            fact = f"step {self.step} ({first.name}) is read by {first.reader or 'all'}, announced was {reader!r}"
+            raise _invalid([*replies], fact)
         self._total = self._add_up({p: reply for p, reply in replies.items() if p != first.reader})
         self._last, self._asked, self._early = first, list(replies), {}
         return first, self._to_keep(first) if first.keep else None

@@ -148,9 +148,15 @@ class Precision:
     def most_leaf_value(self, params: TrainParams, moved: float) -> float:
         """How large a leaf value can be that a builder found by itself, after trees that moved margins so far.
 
-        Of squared errors it is a mean of residuals: none is larger than at the start and what the trees added. Else it
-        is gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class allows. A
-        function can be anything, but in one process nobody lies.
+        Of squared errors it is a mean of residuals: none is larger than at the start and what the trees added. This
+        bound is wider. `start` has `GROWTH` in it and is a quotient of powers of two (8 to 32 times the largest
+        residual), and counts `GROWTH` times until the trees have moved margins by as much. For sums are rounded: where
+        weights differ by many powers of ten, the hessians of light rows become zero before their gradients do, and an
+        honest value is more than a mean. A liar can use that room, and what its trees move counts as moved for the next
+        one: values can double with every tree. What is refused is a jump.
+
+        Else it is gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class
+        allows. A function can be anything, but in one process nobody lies.
         """
         if by_function(params.objective):
             return math.inf

@@ -269,14 +269,15 @@ def counted_as(weight: Floats | None) -> Longs | None:
     A row that has a quarter of the weight of the heaviest counts as one, a lighter one as less. So the rows of a party
     that count as n have n / 4 times the weight of their heaviest at least, whatever cells are merged; to count by the
     weight alone would leave few cells where weights differ at all. The measure is the heaviest row of the party, not
-    that of a node: counts that change with the node would show where it is.
+    that of a node: counts that change with the node would show where it is. Rows of weight zero count as none, also
+    where a party has no others to train on.
 
     >>> counted_as(np.array([8, 2, 1], dtype=np.float32)) / ONE_ROW
     array([1. , 1. , 0.5])
     """
-    if weight is None or weight.min() == weight.max():
+    if weight is None or weight.min() == weight.max() > 0:
         return None
-    share = weight.astype(np.float64) / (LIGHT * float(weight.max()))
+    share = weight.astype(np.float64) / (LIGHT * float(weight.max() or 1.0))
     parts: Longs = np.floor(np.minimum(share, 1.0) * ONE_ROW).astype(np.int64)
     return parts
 

@@ -17,7 +17,7 @@ from simfl import messages as msg
 from simfl.arrays import AnyArray
 from simfl.data.schema import Schema
 from simfl.data.table import as_targets, plain_classes, refuse_bounds
-from simfl.errors import DataError, ProtocolError, SimFLError
+from simfl.errors import DataError, PrivacyError, ProtocolError, SimFLError
 from simfl.joint.machine import Machine
 from simfl.joint.private import PrivateMachine
 from simfl.joint.shared import Shared
@@ -82,6 +82,7 @@ class Session:
         self._together: GrowingTogether | None = None
         self._covers: Covers | None = None  # of the last exchange of keys
         self._exchange = b""
+        self._giver: str | None = None  # of the secret, where another party drew it
         self.private = secrets.token_bytes(SECRET_BYTES)  # behind this party's noise; nobody else has it
         self.noise_key = secrets.token_bytes(SECRET_BYTES)  # the same with epsilon: never from a seed
         self._recall_keys()
@@ -177,7 +178,8 @@ class Session:
             raise ProtocolError(
                 f"{self.party} got no secret and has none. Give the same one to all parties, or to none."
             )
-        self.secret = keys.open(message.first, message.sealed)
+        self.secret = _of_right_size(keys.open(message.first, message.sealed), message.first, self.name)
+        self._giver = message.first
         return msg.SealedSecret(sealed={})
 
     # --- stage 1 -----------------------------------------------------------------------------------------------------
@@ -368,18 +370,37 @@ class Session:
             raise ProtocolError(f"{self.party} was asked for masked sums before keys were exchanged.")
         if self.name not in message.parties:
             raise ProtocolError(f"{self.party} was asked to grow trees among parties that it is none of.")
-        secret = self.secret or bytes(SECRET_BYTES)
+        secret = bytes(SECRET_BYTES) if self.secret is None else self.secret
         if message.masked and self._covers is None:
             self._covers = Covers(secret, self._exchange)
         covers = self._covers if message.masked else None
-        self._keep_keys()
         member = Membership(self.name, self.run, secret, self.identity, covers)
         machine = self._machine(message)
-        together = GrowingTogether(message, member, self.sealing, machine)
+        try:
+            together = GrowingTogether(message, member, self.sealing, machine)
+        except PrivacyError as error:
+            if (known := self._because_of_the_secret()) is not None:
+                raise known from error
+            raise
         if self.rules:
             joint_terms.resumed(self.rules, machine.kept)
+        self._keep_keys()
         self._together = together
         return msg.Done()
+
+    def _because_of_the_secret(self) -> PrivacyError | None:
+        """What was decided cannot be opened: if that is for another secret than the kept one, who gave it is named.
+
+        One that opens it may differ from the kept one, which can be of an exchange of keys that came to nothing.
+        """
+        kept, giver = read_keys(self.folder) if self.folder is not None else None, self._giver
+        if kept is None or kept[0] is None or giver is None or kept[0] == self.secret:
+            return None
+        self.secret = kept[0]
+        return PrivacyError(
+            f"{self.party} got another secret from {giver!r} than it has kept of this run, and what was decided before "
+            f"cannot be opened with it. The kept one stays. Resume without {giver!r}, or ask it which run it resumes."
+        )
 
     def _machine(self, message: msg.StartTogether) -> Machine | PrivateMachine:
         """What this party computes. With epsilon, the run is charged and its noise is ready before anything is."""
@@ -431,8 +452,11 @@ class Session:
         return model_of(self.together.machine, self.together.start, self.split)
 
     def _keep_keys(self) -> None:
-        """A resumed training needs the parties' secret, to read what was kept, and the same noise."""
-        if self.folder is not None and self.secret is not None:
+        """A resumed training needs the parties' secret, to read what was kept, and the same noise.
+
+        Only after this secret has opened what was decided before: a wrong one would replace the right one for ever.
+        """
+        if self.folder is not None:
             write_keys(self.folder, self.secret, self.private)
 
     def _recall_keys(self) -> None:
@@ -464,3 +488,13 @@ class Session:
         msg.Read: _read,
         msg.SendModel: _send_model,
     }
+
+
+def _of_right_size(secret: bytes, giver: str, receiver: str) -> bytes:
+    """The secret that a party gave to another, if it is one."""
+    if len(secret) != SECRET_BYTES:
+        raise ProtocolError(
+            f"Party {giver!r} sealed a secret of {len(secret)} bytes for {receiver!r}, where {SECRET_BYTES} belong. "
+            f"It is not used. Install the same version of simfl everywhere, or resume without {giver!r}."
+        )
+    return secret

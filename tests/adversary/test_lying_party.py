@@ -11,6 +11,8 @@ import simfl
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import DataError, ProtocolError
+from simfl.hub.precision import ROUNDING, Precision
+from simfl.params import train_params
 from simfl.transport.local import LocalTransport
 from tests.wire import Between, Playback, bits, parties, rows, sessions, train
 
@@ -224,6 +226,25 @@ def test_leaf_values_of_a_regression_are_bounded():
 
     with pytest.raises(ProtocolError, match=r"Party 'p1' .*a leaf value of 1e\+06.*the training diverges: lower"):
         run(msg.Grown, lie, members=regression(), objective="reg:squarederror", **VALUED)
+
+
+def test_the_bound_of_leaf_values_of_a_regression_is_as_wide_as_it_says():
+    """Residuals of up to 0.5, rows of weight one: each value that is allowed lets the next one be twice as large."""
+    started = msg.Started(gradient=8.0, hessian=1.0, total_gradient=256.0, total_hessian=32.0)
+    precision = Precision({"p0": started, "p1": started})
+    steps = train_params(objective="reg:squarederror", learning_rate=1.0, leaf_values="builder", extra_depth=0)
+    assert precision.most_leaf_value(steps, 0.0) == ROUNDING * 256 * 0.5
+    assert precision.most_leaf_value(steps, 120.0) == ROUNDING * 128
+    assert precision.most_leaf_value(steps, 1000.0) == ROUNDING * 1008
+    assert precision.most_leaf_value(replace(steps, max_delta_step=2.0), 1000.0) == ROUNDING * 2
+
+
+def test_hessians_of_light_rows_vanish_before_their_gradients():
+    """Why leaf values of a regression are not held to a mean of residuals."""
+    started = msg.Started(gradient=16.0, hessian=1.0, total_gradient=512.0, total_hessian=32.0)  # residuals of one
+    found = Precision({"p0": started, "p1": started}).onto_rows({"p0": 4, "p1": 4})
+    light = 2.0 ** (found.exponents[1] - 2)  # the weight of a row, and its gradient
+    assert (round(light / 2.0 ** found.exponents[1]), round(light / 2.0 ** found.exponents[0])) == (0, 4)
 
 
 # --- honest runs -----------------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ def test_rows_that_are_far_lighter_than_the_heaviest_count_less():
     assert counted_as(np.full(9, 0.3, np.float32)) is None
     weight = np.array([8, 8 * LIGHT, 1, 1e-9], dtype=np.float32)
     assert (counted_as(weight) / ONE_ROW).tolist() == [1, 1, 1 / (8 * LIGHT), 0]
+    assert counted_as(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
 
 
 @given(st.lists(st.floats(2.0**-20, 2.0**20, width=32), min_size=1, max_size=50))

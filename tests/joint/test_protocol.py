@@ -311,6 +311,39 @@ def test_a_party_in_another_state_ends_the_training_with_step_and_name():
         grow_together(Recorder([first, Between(second, reply=change), third]), **STUDY)
 
 
+def changed_alike(change):
+    """A training in which all parties send the same wrong thing: each addend is changed on its way."""
+
+    def reply(message):
+        if isinstance(message, msg.Announced):
+            return replace(message, addend=change(message.addend))
+        return change(message) if isinstance(message, msg.Addend) else message
+
+    return grow_together(Recorder([Between(s, reply=reply) for s in joint_sessions(parties(*SIZES))]), **STUDY)
+
+
+def test_metrics_of_trees_that_are_not_there_are_refused_with_their_senders_and_the_next_step():
+    def more(addend):
+        return replace(addend, metrics=[*addend.metrics, ({}, {})])
+
+    with pytest.raises(
+        ProtocolError,
+        match=r"Parties 'p0', 'p1', 'p2' sent .* metrics of 1 trees, where 0 are finished\. .*`simfl train --resume`",
+    ):
+        changed_alike(more)
+
+
+def test_another_reader_than_announced_is_refused_with_its_senders_and_the_next_step():
+    def other(addend):
+        return replace(addend, next_reader="p2") if addend.next_reader not in (None, "p2") else addend
+
+    with pytest.raises(
+        ProtocolError,
+        match=r"Parties 'p0', 'p1'.* sent .* step \d+ .* is read by p[01], announced was 'p2'\. .*--resume`",
+    ):
+        changed_alike(other)
+
+
 # --- dropouts and resume ---------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import xgboost as xgb
 import simfl
 from simfl.joint.rows import LIGHT
 from simfl.party import training
+from simfl.party.party import Split
 from tests.wire import parties
 
 
@@ -31,6 +32,21 @@ def test_rows_of_weight_zero_do_not_fill_up_a_group(recipe, least, monkeypatch):
     else:
         leaves = model.booster.predict(xgb.DMatrix(np.vstack([m.rows.X[::10] for m in members])), pred_leaf=True)
         assert all(np.unique(leaf, return_counts=True)[1].min() >= least / 2 for leaf in leaves.T)  # counts have noise
+
+
+def test_a_party_whose_rows_to_train_on_all_weigh_nothing_fills_up_no_group():
+    """The one row of another party that counts is set aside: its thousands of others hide nobody."""
+    least, (few, many) = 30, parties(2000, 4000)
+    choice = {"validation_fraction": 0.2, "random_state": 0}
+    aside = np.isin(many.rows.X[:, 0], Split.of(many, 0.2, 0).validation.X[:, 0])
+    weight = (np.arange(4000) == np.flatnonzero(aside)[0]).astype(float)
+    members = [few, simfl.Party(many.name, many.rows.X, many.rows.y, weight)]
+    model = simfl.train(members, recipe="joint", n_trees=2, min_group=least, callbacks=[], **choice)
+    own = xgb.DMatrix(Split.of(few, 0.2, 0).training.X)
+    leaves = model.booster.predict(own, pred_leaf=True)
+    counts = [np.unique(leaf, return_counts=True)[1] for leaf in leaves.T]
+    assert min(len(each) for each in counts) > 1
+    assert min(each.min() for each in counts) >= least / 2  # counts have noise
 
 
 @pytest.mark.parametrize("heavy", [10.0, 1e6])
