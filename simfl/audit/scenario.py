@@ -198,10 +198,7 @@ class Scenario:
             own = None if weight is None else weight[part]
             joined = join_small_groups(similar[part], drawn[part], near, len(self.attacker), min_group, own)
             if joined is None:
-                raise ParameterError(
-                    f"min_group={min_group} is more than the {len(part)} rows that a party has in this audit: it would "
-                    "add nothing, and there is nothing to attack. Audit with fewer parties or a smaller min_group."
-                )
+                raise _too_few(min_group, len(part))
             found[part if joined.rows is None else part[joined.rows]] = joined.goes_to
         return found
 
@@ -235,6 +232,19 @@ class Scenario:
             return (np.abs(belief[:, 0] - y) <= 0.5 * float(self.y[self.attacker].std())).astype(np.float64)
         top = belief >= belief.max(axis=1, keepdims=True) - 1e-9
         return np.asarray(top[np.arange(len(y)), y.astype(np.int64)] / top.sum(axis=1))
+
+
+def _too_few(min_group: int, n_rows: int) -> ParameterError:
+    """Why a party of this audit can form no group: for the number of its rows, or for their weights."""
+    there = f"{n_rows} rows that a party has in this audit"
+    fact, step = f"min_group={min_group} is more than the {there}", ""
+    if n_rows >= min_group:
+        fact = f"Fewer than min_group={min_group} of the {there} have a weight that a group can hide"
+        step = ", or with weights that differ less"
+    return ParameterError(
+        f"{fact}: it would add nothing, and there is nothing to attack. Audit with fewer parties or a smaller "
+        f"min_group{step}."
+    )
 
 
 def _check_size(n_rows: int, parties: int) -> None:

@@ -92,7 +92,7 @@ def demo(
     """Four real hospitals with heart disease data: alone, in turns, with SimFL, and pooled.
 
     Cleveland, Budapest, Zurich and Basel, Long Beach: 920 patients, who come with the package (simfl.datasets.heart).
-    Some ten seconds; the first time half a minute more, to compile. --splits 20 gives narrower intervals.
+    Some ten seconds; the first time twenty more, to compile. --splits 20 gives narrower intervals.
     """
     from simfl.simulate.processes import spare_processes
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,6 +19,9 @@ from simfl.callbacks import EVERYBODY, TreeRecord, duration
 from simfl.deploy.logs import tell
 from simfl.errors import FileError
 from simfl.storage import is_used, write_atomically
+
+if TYPE_CHECKING:  # a process that waits has no use for what reads studies
+    from simfl.deploy.study import Study
 
 STAGE_FILE = "stage.json"
 DONE: Final = "finished"
@@ -38,6 +41,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str = ""  # FLARE's number
     tree: int = 0  # finished trees
     n_trees: int = 0
+    per_round: int = 1  # trees
     begun: float = 0.0
     changed: float = 0.0
     seconds_per_tree: float = 0.0
@@ -47,6 +51,12 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ended(self) -> bool:
         """Whether nothing more happens by itself."""
         return self.stage in ENDED
+
+
+def stage_of(study: Study, run: str, stage: str, job: str = "") -> Stage:
+    """Of a training of this study that begins."""
+    n_trees, per_round = study.params()[1].n_trees, study.trees_per_round
+    return Stage(run=run, study=study.name, stage=stage, job=job, n_trees=n_trees, per_round=per_round)
 
 
 def facts_of(record: TreeRecord) -> str:
@@ -113,8 +123,9 @@ class Course:
             self._change(stage=stage)
             tell("stage", text or stage)
 
-    def tree(self, n_done: int, facts: str = "", absent: Sequence[str] = ()) -> None:
-        """So many trees are finished. Not every tree is worth a line."""
+    def rounds(self, n_rounds: int, facts: str = "", absent: Sequence[str] = ()) -> None:
+        """Tell that n rounds are finished. Not every tree is worth a line."""
+        n_done = min(n_rounds * self.stage.per_round, self.stage.n_trees)
         if n_done <= self.stage.tree:
             return
         now = time.time()

@@ -24,7 +24,7 @@ from simfl import messages as msg
 from simfl import model as models
 from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.deploy.answers import MOST_RECORDS, PARTY_FILE, PIECE, Piece, Question, Status, versions
-from simfl.deploy.course import DONE, Course, Stage, facts_of
+from simfl.deploy.course import DONE, Course, facts_of, stage_of
 from simfl.deploy.folders import open_run_folder, remove_partial_files
 from simfl.deploy.logs import mark_events, tell
 from simfl.deploy.metrics import FiguresFile, note_refusal
@@ -104,9 +104,8 @@ class HubEndpoint(HubEnd, Callback):
             self.collected.wait(STOP_LINGER if self.status.stage == "stopped" else LINGER)
 
     def _begin(self, folder: Path) -> Course:
-        n_trees, study = self.study.params()[1].n_trees, self.study.name
         tell("began", f"the training {self.run} of the study {digest_of(self.order.study.encode())} begins")
-        return Course(folder, Stage(run=self.run, study=study, stage="starting", job=self.job, n_trees=n_trees))
+        return Course(folder, stage_of(self.study, self.run, "starting", self.job))
 
     def _enter(self, stage: str) -> None:
         self.status.stage = stage
@@ -114,7 +113,7 @@ class HubEndpoint(HubEnd, Callback):
             self.course.enter(stage)
 
     def _end(self, stage: str, text: str, error: str = "") -> None:
-        self._note(trees=max((record.round + 1 for record in self.status.records), default=0), now=True)
+        self._note(now=True)
         self.status.error, self.status.stage = error or self.status.error, stage
         if self.course is not None:
             self.course.end(DONE if stage == "done" else stage, text, error)
@@ -140,15 +139,15 @@ class HubEndpoint(HubEnd, Callback):
     def after_tree(self, record: TreeRecord) -> None:
         """A tree is finished: keep its record for the submitter."""
         self.status.records.append(record)
-        self._note(trees=record.round + 1)
         if self.course is not None:
-            self.course.tree(record.round + 1, facts_of(record), record.absent)
+            self.course.rounds(record.round + 1, facts_of(record), record.absent)
+        self._note()
 
-    def _note(self, *, trees: int = 0, now: bool = False) -> None:
+    def _note(self, *, now: bool = False) -> None:
         """Keep the figures of this training up to date, for whoever asks at --metrics-port."""
         if self.figures is not None and self.transport is not None and (now or self.figures.is_due):
             known = self.figures.figures  # counted again from all hops: not after every tree
-            known.trees = max(known.trees, trees)
+            known.trees = max(known.trees, self.course.stage.tree if self.course else 0)
             known.present = {party: party in self.transport.parties for party in self.study.parties}
             known.count(self.transport.traffic)
             self.figures.save(now=now)
@@ -323,8 +322,8 @@ class PartyEndpoint(SiteEnd):
 
     def answered(self, question: msg.Request, bytes_in: int, answer: msg.Reply, bytes_out: int) -> None:
         """Write down in this party's journal what leaves it, and how far the training has come."""
-        if self.course is not None:
-            follow(self.course, question, answer)
+        if self.course is not None and self.session is not None:
+            follow(self.course, self.session, question, answer)
         if self.figures is not None:
             taken, known = time.perf_counter() - self._asked, self.figures.figures
             known.answered(type(question).__name__, type(answer).__name__, bytes_in, bytes_out, taken)
@@ -399,9 +398,8 @@ class PartyEndpoint(SiteEnd):
         self._noted, self.session = session.shown.copy(), session
         self.figures = FiguresFile(folder)
         tell("approved", f"the study {study.name} is the one that this party approved ({digest})")
-        n_trees = study.params()[1].n_trees
-        course = Stage(run=message.run, study=study.name, stage="handshake", job=self.job, n_trees=n_trees)
-        self.course, self.greeted = Course(folder, course), message  # last: who was refused before has not joined
+        course = Course(folder, stage_of(study, message.run, "handshake", self.job))
+        self.course, self.greeted = course, message  # last: who was refused before has not joined
 
     def _open_session(self, study: Study, own: PartyFile, folder: Path) -> Session:
         identity = self._identity(own)
@@ -481,7 +479,7 @@ class PartyEndpoint(SiteEnd):
         record.save(folder)
 
 
-def follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
+def follow(course: Course, session: Session, question: msg.Request, answer: msg.Reply) -> None:
     """Tell how far the training has come, by what a party is asked."""
     match question:
         case msg.Hash() | msg.SumFeatures():
@@ -489,11 +487,11 @@ def follow(course: Course, question: msg.Request, answer: msg.Reply) -> None:
         case msg.Start() | msg.StartTogether():
             course.enter("training", "the training begins")
     if isinstance(question, msg.SumOntoRows | msg.Grow):
-        course.tree(question.round)  # the rounds before this one are finished
-    elif isinstance(question, msg.Finish):
-        course.tree(course.stage.tree + 1)
+        course.rounds(session.training.n_rounds)
+    elif session.adopted is not None:
+        course.rounds(len(session.adopted.rounds))
     elif isinstance(answer, msg.Addend):
-        course.tree(answer.n_trees)
+        course.rounds(answer.n_trees)
 
 
 def terms_of(study: Study) -> Terms:

@@ -22,7 +22,7 @@ import msgspec
 from simfl import model as models
 from simfl.callbacks import TreeRecord, duration, logger
 from simfl.deploy.answers import MOST_RECORDS, STALE, Piece, Question, Status
-from simfl.deploy.course import DONE, Course, Stage, facts_of
+from simfl.deploy.course import DONE, Course, facts_of, stage_of
 from simfl.deploy.folders import begin_run, latest_run, remove_partial_files
 from simfl.deploy.job import write_job
 from simfl.deploy.logs import FLARE_LOG, LOG, Format, Listening, Log, keep_flare_apart, tell
@@ -225,7 +225,7 @@ class _Run:
         """Of a run folder."""
         order = Order(run=info.run, study=(folder / "study.toml").read_bytes().decode(), seed=info.seed)
         listener.say("began", f"the training {info.run}; its folder is {folder}")
-        stage = Stage(run=info.run, study=study.name, stage="starting", n_trees=study.params()[1].n_trees)
+        stage = stage_of(study, info.run, "starting")
         return cls(study, order, folder, listener, Course(folder, stage), again)
 
     def enter(self, stage: str) -> None:
@@ -241,7 +241,7 @@ class _Run:
         known = self.recorder.record.history if self.recorder else []
         if self.recorder and (not known or record.round > known[-1].round):
             self.recorder.after_tree(record)
-            self.course.tree(record.round + 1, facts_of(record), record.absent)
+            self.course.rounds(record.round + 1, facts_of(record), record.absent)
 
     def count_loss(self) -> bool:
         """A job or the hub is lost. False: once too often."""

@@ -4,6 +4,8 @@ The report's page is made there, too. Processes, not threads: on a small table m
 They import while this process does.
 """
 
+import atexit
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,3 +74,5 @@ def _get_ready() -> None:
     warnings.simplefilter("ignore", SimFLWarning)
     lean.import_xgboost()
     import simfl.simulate.experiment  # noqa: F401
+
+    atexit.register(os._exit, 0)  # everything is handed over by then; to take the libraries down takes a second

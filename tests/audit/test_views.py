@@ -7,6 +7,7 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.audit import views
 from simfl.audit.scenario import ATTACKER, VICTIM, Scenario
+from simfl.errors import ParameterError
 from simfl.model import warm_start
 from simfl.params import NAMES
 from simfl.privacy.tokens import fresh_order
@@ -168,6 +169,21 @@ def test_the_groups_attacked_are_joined_by_the_weight_of_their_rows(heavy):
     total = np.bincount(groups[there], own, len(scenario.attacker))
     assert (5 * own <= total[groups[there]] * (1 + 1e-9)).all()
     np.testing.assert_allclose(sums.members(), total, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("min_group", "every", "fact"),
+    [
+        (300, 1, "min_group=300 is more than the 285 rows that a party has"),
+        (5, 100, "Fewer than min_group=5 of the 285 rows that a party has .* have a weight that a group can hide"),
+    ],
+)
+def test_a_party_that_can_form_no_group_is_told_whether_rows_or_weights_are_to_blame(min_group, every, fact):
+    """Rows of weight zero hide nobody: if one in a hundred counts, a party has no five."""
+    X, y = load_breast_cancer(return_X_y=True)
+    scenario = Scenario(X, y, 2, 6, {}, weight=(np.arange(len(y)) % every == 0) * 1.0)
+    with pytest.raises(ParameterError, match=fact):
+        scenario.sums(min_group)
 
 
 def test_the_training_that_is_attacked_counts_rows_by_their_weight():
