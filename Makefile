@@ -35,7 +35,7 @@ docs: $(INSTALLED)
 	$(BIN)/mkdocs build --strict
 
 accuracy: $(INSTALLED)
-	$(BIN)/python -m benchmarks.accuracy --plot docs/gain.png
+	$(BIN)/python -m benchmarks.accuracy --record
 	$(BIN)/python -m benchmarks.accuracy --stopped --methods joint "joint, no guard" ALL-IN
 	$(BIN)/python -m benchmarks.accuracy --data bank pendigits housing --methods joint "joint, no guard" ALL-IN
 
@@ -52,7 +52,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.bench
 
 chaos: $(INSTALLED)
-	$(BIN)/python -m benchmarks.chaos --kills 20 --trees 100
+	$(BIN)/python -m benchmarks.chaos --kills 20 --trees 100 --page docs/results/chaos.md
 
 image-steps: $(INSTALLED)
 	$(BIN)/python .ci/image_steps.py

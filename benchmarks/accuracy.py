@@ -1,7 +1,8 @@
 """How accurate the recipes are: best log loss over the number of trees on 25 % held-out rows, theta 80 %.
 
-    python -m benchmarks.accuracy [--data a9a ...] [--parties 10 2] [--seeds 3] [--json OUT] [--plot PNG]
-    python -m benchmarks.accuracy --from OUT ... [--plot PNG]      # shows earlier runs again
+    python -m benchmarks.accuracy [--data a9a ...] [--parties 10 2] [--seeds 3] [--json OUT] [--record]
+    python -m benchmarks.accuracy --from OUT ... [--record]      # shows earlier runs again
+    python -m benchmarks.accuracy --draw      # measures nothing: docs/gain.png from docs/results/accuracy.csv
     python -m benchmarks.accuracy --stopped --methods joint ALL-IN      # trees chosen by early stopping, for both
     python -m benchmarks.accuracy --data bank pendigits housing --methods joint ALL-IN      # other kinds of tables
     python -m benchmarks.accuracy --each rematch=0 max_bin=64 ... [--seeds 1]      # default recipe, each change alone
@@ -9,6 +10,8 @@
 
 Every method gets depth 8, learning rate 0.1, up to 400 trees and XGBoost's defaults otherwise. The held-out rows are
 watched as validation rows of the first party; nothing is chosen by them but the number of trees that is reported.
+--record puts the best losses into docs/results/accuracy.csv, in place of earlier ones of the same data, parties and
+method, and draws docs/gain.png from that file. The tables of docs/recipes.md have the same figures.
 With several classes (pendigits) or a number to predict (California housing: root mean square error instead of log loss)
 each party has a slice along the first column.
 """
@@ -32,7 +35,7 @@ from sklearn.metrics import log_loss, root_mean_squared_error
 
 import simfl
 from benchmarks.data import MORE, NAMES, load_with_objective, split, take
-from benchmarks.pages import COLOURS, OTHERS
+from benchmarks.pages import COLOURS, OTHERS, RESULTS, read_csv, state, write_csv
 
 SETTINGS: dict[str, Any] = {"max_depth": 8, "learning_rate": 0.1, "n_trees": 400}
 STOPPING = {"validation_fraction": 0.2, "early_stopping_rounds": 30}
@@ -42,6 +45,17 @@ TARGETS = {
     2: {"a9a": 0.335, "cod-rna": 0.107, "ijcnn1": 0.046, "SUSY": 0.453, "HIGGS": 0.552},
 }
 Curve = list[float]
+RECORD, PICTURE = RESULTS / "accuracy.csv", RESULTS.parent / "gain.png"
+KEY = ("data", "parties", "method")
+DRAWN_PARTIES = 10
+DRAWN = {  # in the picture
+    "SOLO": "SOLO",
+    "TFL": "TFL",
+    "paper": "SimFL, paper's recipe",
+    "default": "SimFL",
+    "joint": "SimFL joint",
+    "ALL-IN": "ALL-IN",
+}
 
 
 def members(X: Any, y: np.ndarray, n_parties: int, seed: int) -> list[simfl.Party]:
@@ -217,28 +231,49 @@ def show_each(results: list[dict], party_counts: list[int], method: str, changes
     return table
 
 
-def plot(results: list[dict], parties: int, path: Path) -> None:
-    """One panel per data set, one bar per method."""
+def recorded(results: list[dict], earlier: list[dict]) -> list[dict]:
+    """The best loss of every data set, number of parties and method; what was not measured now is as it was."""
+    new = {}
+    for r in results:
+        key = tuple(r[name] for name in KEY)
+        seeds = len({other["seed"] for other in results if tuple(other[name] for name in KEY) == key})
+        new[key] = dict(zip(KEY, key, strict=True)) | {"logloss": best(results, *key), "seeds": seeds} | state()
+    kept = {tuple(row[name] for name in KEY): row for row in earlier}
+    return list((kept | new).values())
+
+
+def words(row: dict) -> str:
+    """A loss as in the tables of the documentation.
+
+    >>> words({"logloss": 0.09714})
+    '.0971'
+    """
+    return f"{row['logloss']:.4f}".lstrip("0")
+
+
+def plot(rows: list[dict], parties: int, path: Path) -> None:
+    """One panel per data set, one bar per method. The picture's description has the figures, too."""
     import matplotlib.pyplot as plt
 
-    names = list(dict.fromkeys(r["data"] for r in results))
-    methods = [m for m in METHODS if any(r["method"] == m for r in results)]
-    figure, panels = plt.subplots(1, len(names), figsize=(11, 2.5), layout="constrained", sharey=True)
+    shown = {(row["data"], row["method"]): row for row in rows if row["parties"] == parties and row["method"] in DRAWN}
+    names = [name for name in NAMES if any(data == name for data, _ in shown)]
+    figure, panels = plt.subplots(1, len(names), figsize=(11, 2.8), layout="constrained", sharey=True)
     for panel, name in zip(np.atleast_1d(panels), names, strict=True):
-        values = [best(results, name, parties, method) for method in methods]
-        bars = panel.barh(methods, values, color=[COLOURS.get(m, OTHERS) for m in methods])
-        panel.bar_label(bars, [f"{v:.3f}" for v in values], padding=3, fontsize=8)
+        own = {method: shown[name, method] for method in DRAWN if (name, method) in shown}
+        losses = [row["logloss"] for row in own.values()]
+        bars = panel.barh([DRAWN[m] for m in own], losses, color=[COLOURS.get(m, OTHERS) for m in own])
+        panel.bar_label(bars, [words(row) for row in own.values()], padding=3, fontsize=8)
         panel.set_title(name, fontsize=10)
-        panel.set_xlim(0, max(values) * 1.35)
-        panel.set_xticks([])
-        panel.spines[["top", "right", "bottom"]].set_visible(False)
+        panel.set_xlabel("log loss (less is better)", fontsize=8)
+        panel.set_xlim(0, max(losses) * 1.35)
+        panel.locator_params(axis="x", nbins=3)
+        panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(left=False)
+        panel.tick_params(axis="x", labelsize=8)
     np.atleast_1d(panels)[0].invert_yaxis()
-    words = {"default": "SimFL", "paper": "SimFL, paper's recipe", "joint": "SimFL joint"}
-    labels = [words.get(m, m) for m in methods]
-    np.atleast_1d(panels)[0].set_yticks(range(len(methods)), labels)
-    figure.suptitle(f"Log loss on held-out rows, {parties} skewed parties (lower is better)", fontsize=11)
-    figure.savefig(path, dpi=150)
+    figure.suptitle(f"Held-out rows, {parties} skewed parties, best of at most 400 trees", fontsize=11)
+    told = "; ".join(f"{data}, {method}: {words(row)}" for (data, method), row in shown.items())
+    figure.savefig(path, dpi=150, metadata={"Description": told})
 
 
 def main() -> None:
@@ -257,8 +292,14 @@ def main() -> None:
     parser.add_argument("--stopped", action="store_true", help="trees chosen by a fifth of the training rows")
     parser.add_argument("--json", type=Path, help="write the curves of all runs")
     parser.add_argument("--from", dest="earlier", type=Path, nargs="+", help="show the results of earlier runs")
-    parser.add_argument("--plot", type=Path, help="draw the first number of parties")
+    parser.add_argument("--record", action="store_true", help="into docs/results/accuracy.csv and docs/gain.png")
+    parser.add_argument("--draw", action="store_true", help="measure nothing: the picture from the record")
     given = parser.parse_args()
+    if given.draw:
+        plot(read_csv(RECORD), DRAWN_PARTIES, PICTURE)
+        return
+    if given.record and (given.each or given.stopped):
+        parser.error("--record keeps the best loss of the recipes as they come: without --each and --stopped")
     changed = given.methods[0] if given.methods[0] in OURS else DEFAULT
     methods = [changed] if given.each else [m for m in given.methods if not given.stopped or m in (*OURS, "ALL-IN")]
     if given.earlier:
@@ -274,8 +315,9 @@ def main() -> None:
         return
     for parties in given.parties:
         Console(width=120).print(show(results, parties, methods))
-    if given.plot:
-        plot(results, given.parties[0], given.plot)
+    if given.record:
+        write_csv(RECORD, recorded(results, read_csv(RECORD) if RECORD.exists() else []))
+        plot(read_csv(RECORD), DRAWN_PARTIES, PICTURE)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,9 @@ import xgboost as xgb
 from rich.console import Console
 
 import simfl
-from benchmarks import cells
 from benchmarks.attacks_page import page, plot
 from benchmarks.data import folder, load
-from benchmarks.pages import QUICK_RESULTS, RESULTS, measured_of
+from benchmarks.pages import QUICK_RESULTS, RESULTS, state
 from simfl.audit import finished, timberstrike
 from simfl.audit.findings import Finding
 from simfl.audit.lower_bound import Bound, audit_epsilon
@@ -290,7 +289,7 @@ def epsilon_bounds(quick: bool, only: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def entry_of(promise: Promise, bound: Bound, seed: int) -> dict[str, Any]:
-    counts = {"guesses": bound.guesses, "right": bound.right, "canaries": bound.canaries, "code": cells.code()}
+    counts = {"guesses": bound.guesses, "right": bound.right, "canaries": bound.canaries}
     return {"training": promise.name, "promise": promise.epsilon, "seed": seed, "bound": bound.epsilon} | counts
 
 
@@ -308,15 +307,15 @@ def main() -> None:
     warnings.simplefilter("ignore", PrivacyWarning)
     where = QUICK_RESULTS if given.quick else RESULTS
     where.mkdir(parents=True, exist_ok=True)
-    measured = measured_of(where / "attacks.md") if given.earlier and given.parts == list(parts) else None
     found: dict[str, Any] = json.loads(given.earlier.read_text()) if given.earlier else {}
     measures = not given.earlier or given.parts != list(parts) or given.models
     for part in given.parts if measures else ():
         others = [e for e in found.get(part, []) if e.get("model", e.get("training")) not in given.models]
-        found[part] = (others if given.models else []) + parts[part](given.quick, given.models)
+        new = [entry | state() for entry in parts[part](given.quick, given.models)]
+        found[part] = (others if given.models else []) + new
         (where / "attacks.json").write_text(json.dumps(found, indent=1))
     plot(found, where / "attacks.png")
-    page(found, given.quick, "attacks.png", measured).write(where / "attacks.md")
+    page(found, given.quick, "attacks.png").write(where / "attacks.md")
     say(f"Written: {where / 'attacks.md'}")
 
 

@@ -7,28 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import COLOURS, OTHERS, Page
+from benchmarks.pages import COLOURS, OTHERS, Page, stamp
+from benchmarks.published.figures import TIMBERSTRIKE
 from simfl.audit.pages import points
 
 MODELS = ("paper", "similar", "joint", "joint, epsilon 10", "joint, epsilon 1", "pooled XGBoost", "SOLO")
-# Published reconstruction rates (%), depths 3 to 8, all columns: necst/TimberStrike, paper_visualization. Stroke was
-# published for three clients; five of them, as here, only for FedTree.
-PUBLISHED = {
-    "diabetes": {"Flower, bagging": "56.6-64.8", "NVFlare, pooled statistics": "64.4-67.9", "FedTree": "71.7-73.4"},
-    "stroke": {
-        "Flower, bagging (3 clients)": "76.0-82.6",
-        "FedTree (5 clients)": "84.0-86.0",
-        "all, best": "73.1-95.6",
-    },
-}
+FRAMEWORKS = [who for who in TIMBERSTRIKE["diabetes"] if "important" not in who]
+PARTS = ("tables", "membership", "epsilon")
 
 
 def share(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def page(found: dict[str, Any], quick: bool, picture: str, measured: str | None = None) -> Page:
+def page(found: dict[str, Any], quick: bool, picture: str) -> Page:
+    measured = stamp(entry for part in PARTS for entry in found.get(part) or [])
     made = Page("Attacks on the finished model", "python -m benchmarks.attacks", quick=quick, measured=measured)
+    if found.get("remark"):
+        made.say(found["remark"])
     made.say(
         "Every attack stands beside guessing: what the same attacker gets without the model, or from one that was "
         "trained without the person. Bounds and intervals: 95 %."
@@ -64,6 +60,12 @@ def say_short(made: Page, found: dict[str, Any]) -> None:
     made.table(["model", "rows: excess, points", "members: AUC", "epsilon is at least"], rows)
 
 
+def _measured(entries: list[dict[str, Any]]) -> str:
+    """When and with what, as a sentence."""
+    told = stamp(entries)
+    return f" Measured {told}." if told else ""
+
+
 def _in_tables(model: str) -> str:
     return "XGBoost, pooled" if model == "pooled XGBoost" else model
 
@@ -75,10 +77,11 @@ def say_tables(made: Page, entries: list[dict[str, Any]]) -> None:
         "(numbers within .319 deviations, categories and the label exactly), and the share that agrees is given in %. "
         "**Guessing is high by this measure**: with hundreds of rows to choose a partner from, any rows of the same "
         "population agree in many values. The published tables name no such figure; their baseline puts rows into "
-        "leaves at random. A rate therefore says something only beside the guess."
+        f"leaves at random. A rate therefore says something only beside the guess.{_measured(entries)}"
     )
     for name in dict.fromkeys(e["data"] for e in entries):
-        made.say(f"**{name}**. Published: " + "; ".join(f"{who} {rate}" for who, rate in PUBLISHED[name].items()) + ".")
+        rates = "; ".join(f"{who} {low:.1f} to {high:.1f}" for who, (low, high) in TIMBERSTRIKE[name].items())
+        made.say(f"**{name}**. Published, depths 3 to 8, three clients unless five are named: {rates}.")
         chosen = [e for e in entries if e["data"] == name]
         columns = ["model", "attacker knows", "and sees", "rows", "agree, %", "guessing, %", "excess"]
         made.table(columns, [row_of(e) for e in chosen], texts=3)
@@ -130,7 +133,7 @@ def say_members(made: Page, entries: list[dict[str, Any]]) -> None:
         "the mean of the shadows that had it and of those that had not, and one deviation of each kind for all, as its "
         "authors advise for few shadows. By guessing half of the answers are right, the AUC is .5, and 1 % of members "
         "are found at 1 % false alarms; the .1 % that is usual takes more strangers than these tables have. SOLO has "
-        "the members' rows alone."
+        f"the members' rows alone.{_measured(entries)}"
     )
     if any(", epsilon" in e["model"] for e in entries):
         made.say("With epsilon there are the rule's 600 trees; the shadows are XGBoost's without noise, too.")
@@ -180,13 +183,13 @@ def say_epsilon(made: Page, entries: list[dict[str, Any]]) -> None:
         "about 3.1. A training without noise promises nothing; what it shows is how strong the attack is. The similar "
         "recipe's epsilon is for its sums of gradients alone; this attack does not find what that leaves open. It does "
         "not know either that a private training shortens gradients, so that a better one may find more."
+        f"{_measured(entries)}"
     )
     rows = [
         [e["training"], e["promise"] or "none", e["seed"], f"{e['bound']:.2f}", e["right"], e["guesses"]]
         for e in entries
     ]
     made.table(["training", "promise", "seed", "epsilon is at least", "right guesses", "of"], rows)
-    made.say("Measured with " + "; ".join(dict.fromkeys(e["code"] for e in entries)) + ".")
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
@@ -218,7 +221,8 @@ def draw_rows(panel: Any, entries: list[dict[str, Any]]) -> None:
     guesses = [100 * e["guess"] for e in entries]
     panel.plot(guesses, range(len(entries)), "w|", markersize=14, markeredgewidth=5)  # seen on dark bars, too
     panel.plot(guesses, range(len(entries)), "k|", markersize=12, markeredgewidth=2, label="guessing")
-    panel.axvspan(56.6, 73.4, color=OTHERS, alpha=0.1, zorder=0, label="published (Flower to FedTree)")
+    low, high = (pick(TIMBERSTRIKE["diabetes"][who][i] for who in FRAMEWORKS) for i, pick in ((0, min), (1, max)))
+    panel.axvspan(low, high, color=OTHERS, alpha=0.1, zorder=0, label="published, all columns")
     panel.set_yticks(range(len(entries)), labels)
     panel.invert_yaxis()
     panel.set_xlabel("% of values of paired rows that agree", fontsize=8)

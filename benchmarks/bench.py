@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from rich.console import Console
 from benchmarks import compare, quiet
 from benchmarks.cells import ROOT
 from benchmarks.pages import RESULTS, Page, measured_of, size
-from benchmarks.repeats import with_quartiles
 from simfl.params import cores
 
 FOLDER = ROOT / "runs" / "bench"
@@ -141,17 +141,46 @@ def page(found: dict[str, Any], measured_when: str | None = None) -> Page:
 
 
 Rows = list[list[str]]
+Cells = Sequence[str | list[str]]  # a list: the median of several turns and its quartiles, which get cells of their own
+QUARTILES = ["lower quartile", "upper quartile"]
+
+
+def _parts(value: float | list[float], digits: int = 2) -> str | list[str]:
+    """A ratio for a table. One that was measured once has no quartiles."""
+    return [f"{part:.{digits}f}" for part in value] if isinstance(value, list) else f"{value:.{digits}f}"
+
+
+def _in_columns(rows: Sequence[Cells]) -> Rows:
+    """One number per cell: quartiles stand in columns of their own, beside their median.
+
+    >>> _in_columns([["data", "ratio"], ["a", ["2", "1", "3"]], ["b", "4"]])
+    [['data', 'ratio', 'lower quartile', 'upper quartile'], ['a', '2', '1', '3'], ['b', '4', '', '']]
+    """
+    wide = {place for row in rows for place, cell in enumerate(row) if isinstance(cell, list)}
+
+    def widened(row: Cells, beside: list[str]) -> list[str]:
+        three = [cell if isinstance(cell, list) else [cell, *beside] for cell in row]
+        return [text for place, cell in enumerate(three) for text in (cell if place in wide else cell[:1])]
+
+    return [widened(row, ["", ""] if number else QUARTILES) for number, row in enumerate(rows)]
+
+
+def _in_rows(words: str, cells: Cells) -> Rows:
+    """The same where every column is a setting: quartiles stand in rows of their own, below their median."""
+    three = [cell if isinstance(cell, list) else [cell, "", ""] for cell in cells]
+    rows = [[head, *texts] for head, *texts in zip([words, *QUARTILES], *three, strict=True)]
+    return rows if any(isinstance(cell, list) for cell in cells) else rows[:1]
 
 
 def _search(found: dict[str, Any]) -> Rows:
-    rows = [["codes", "program", "pairs per second", "bytes per second", "`most_similar` is faster by"]]
+    rows: list[Cells] = [["codes", "program", "pairs per second", "bytes per second", "`most_similar` is faster by"]]
     for result in found.get("search", []):
         rates = result["pairs_per_second"]
         for name, rate in rates.items():
             faster = result.get("faster_by", {}).get(name, rates["simfl"] / rate)
-            cells = [f"{rate:.2g}", f"{rate * result['hashes']:.2g}", with_quartiles(faster, 1)]
+            cells = [f"{rate:.2g}", f"{rate * result['hashes']:.2g}", _parts(faster, 1)]
             rows.append([f"{result['shape']}, {result['hashes']} hashes, k = {result['k']}", PROGRAMS[name], *cells])
-    return rows if len(rows) > 1 else []
+    return _in_columns(rows) if len(rows) > 1 else []
 
 
 PROGRAMS = {
@@ -210,11 +239,13 @@ def _growth(found: dict[str, Any]) -> Rows:
     if not several:
         return []
     sizes = [r["rows"] for r in next(iter(several.values()))]
-    rows = [["HIGGS-like", *(f"{n:,} rows, s" for n in sizes), "seconds grow with rows to the power"]]
+    rows: list[Cells] = [["HIGGS-like", *(f"{n:,} rows, s" for n in sizes), "seconds grow with rows to the power"]]
     for name, results in several.items():
         way = "10,000 candidates" if name == "growth" else "all rows compared"
-        rows.append([way, *(f"{r['seconds']:.1f}" for r in results), _if_several(exponents(results))])
-    return rows
+        power = exponents(results)
+        several_turns = power[1] < power[2]
+        rows.append([way, *(f"{r['seconds']:.1f}" for r in results), _parts(power if several_turns else power[0])])
+    return _in_columns(rows)
 
 
 def _training(found: dict[str, Any]) -> Rows:
@@ -237,7 +268,7 @@ def _training(found: dict[str, Any]) -> Rows:
         "over_deep_solo_and_passes": "SimFL over deeper SOLO and passes",
         "bytes_over_paper": "**bytes over 8[N + (2^D - 1)(M - 1)]**",
     }.items():
-        rows.append([words, *(with_quartiles(r[key]) for _, r in columns)])
+        rows += _in_rows(words, [_parts(r[key]) for _, r in columns])
     return rows
 
 
@@ -254,33 +285,32 @@ def _profile(found: dict[str, Any]) -> Rows:
 
 def _growing(found: dict[str, Any]) -> Rows:
     head = ["rows of the builder", "bins", "leaves", "histograms, ms", "XGBoost, ms", "histograms over XGBoost"]
-    rows = [[*head, "XGBoost, `lossguide`: leaves", "ms", "histograms over it"]]
+    rows: list[Cells] = [[*head, "XGBoost, `lossguide`: leaves", "ms", "histograms over it"]]
     for r in found.get("growing", []):
         own, xgboost, guided = (f"{1000 * r[key]:.1f}" for key in ("own", "xgboost", "lossguide"))
-        cells = [f"{r['rows']:,}", str(r["bins"]), str(r["leaves"]["own"]), own, xgboost]
-        cells += [with_quartiles(r["over_xgboost"]), str(r["leaves"]["lossguide"]), guided]
-        rows.append([*cells, with_quartiles(r["over_lossguide"])])
-    return rows if len(rows) > 1 else []
+        cells = [f"{r['rows']:,}", str(r["bins"]), str(r["leaves"]["own"]), own, xgboost, _parts(r["over_xgboost"])]
+        rows.append([*cells, str(r["leaves"]["lossguide"]), guided, _parts(r["over_lossguide"])])
+    return _in_columns(rows) if len(rows) > 1 else []
 
 
 def _bins(found: dict[str, Any]) -> Rows:
-    rows = [["rows, trees", "log loss, 256 bins", "64 bins", "ms per tree, 256 bins", "64 bins", "ratio"]]
+    rows: list[Cells] = [["rows, trees", "log loss, 256 bins", "64 bins", "ms per tree, 256 bins", "64 bins", "ratio"]]
     for r in found.get("bins", []):
         cells = [f"{r[f'{n}_logloss']:.4f}" for n in (256, 64)]
         cells += [f"{1000 * r[f'{n}_seconds_per_tree']:.0f}" for n in (256, 64)]
         ratio = r.get("64_over_256", r["64_seconds_per_tree"] / r["256_seconds_per_tree"])
-        rows.append([f"{r['rows']:,} {r['shape']}, {r['trees']}", *cells, with_quartiles(ratio)])
-    return rows if len(rows) > 1 else []
+        rows.append([f"{r['rows']:,} {r['shape']}, {r['trees']}", *cells, _parts(ratio)])
+    return _in_columns(rows) if len(rows) > 1 else []
 
 
 def _midsize(found: dict[str, Any]) -> Rows:
     head = ["", "stage 1, s", "stage 2, s", "of it growing", "`xgb.train` on all rows, s"]
-    rows = [[*head, "stage 2 over `xgb.train`", "growing alone over `xgb.train`"]]
+    rows: list[Cells] = [[*head, "stage 2 over `xgb.train`", "growing alone over `xgb.train`"]]
     keys = ("prepare", "simfl", "builders_grow", "all_in", "over_all_in", "growing_over_all_in")
     for r in found.get("midsize", []):
         name = ", ".join(f"`{k}={v}`" for k, v in r["options"].items()) or "default recipe"
-        rows.append([name, *(with_quartiles(r[k]) for k in keys)])
-    return rows if len(rows) > 1 else []
+        rows.append([name, *(_parts(r[k]) for k in keys)])
+    return _in_columns(rows) if len(rows) > 1 else []
 
 
 def _sparse(found: dict[str, Any]) -> Rows:
@@ -292,16 +322,15 @@ def _sparse(found: dict[str, Any]) -> Rows:
 
 
 def _rounds(found: dict[str, Any]) -> Rows:
-    rows = [
-        ["data", "log loss, in turns", "all at once", "seconds, in turns", "all at once", "ratio", "questions per tree"]
-    ]
+    head = ["data", "log loss, in turns", "all at once", "seconds, in turns", "all at once", "ratio"]
+    rows: list[Cells] = [[*head, "questions per tree, in turns", "all at once"]]
     for r in found.get("rounds", []):
         cells = [f"{r[f'{t}_logloss']:.4f}" for t in ("round_robin", "all")]
         cells += [f"{r[f'{t}_seconds']:.1f}" for t in ("round_robin", "all")]
         per_tree = [f"{r[f'{t}_questions_per_tree']:.1f}" for t in ("round_robin", "all")]
         ratio = r.get("all_over_round_robin", r["all_seconds"] / r["round_robin_seconds"])
-        rows.append([r["data"], *cells, with_quartiles(ratio), " and ".join(per_tree)])
-    return rows if len(rows) > 1 else []
+        rows.append([r["data"], *cells, _parts(ratio), *per_tree])
+    return _in_columns(rows) if len(rows) > 1 else []
 
 
 def _joint(found: dict[str, Any]) -> Rows:
@@ -318,10 +347,11 @@ def _joint(found: dict[str, Any]) -> Rows:
         for key, method in {"joint": "joint", "all_in": "ALL-IN"}.items():
             rows.append([f"{words}, {method}", *(f"{1000 * r[kind][key]:.1f}" for r in results)])
     for key, words in {"cpu_over_all_in": "**processor time over ALL-IN**", "over_all_in": "time over ALL-IN"}.items():
-        rows.append([f"{words} (quartiles)", *(with_quartiles(r[key]) for r in results)])
+        rows += _in_rows(words, [_parts(r[key]) for r in results])
     rows.append(["KB per tree", *(f"{r['bytes_per_tree'] / 1000:.0f}" for r in results)])
     rows.append(["bytes over 8[N + (2^D - 1)(M - 1)]", *(f"{r['bytes_over_paper']:.3f}" for r in results)])
-    rows.append(["load before and after", *(" and ".join(f"{x:.0f}" for x in r["load"]) for r in results)])
+    for place, when in enumerate(("before", "after")):
+        rows.append([f"load {when}", *(f"{r['load'][place]:.0f}" for r in results)])
     return rows
 
 
@@ -336,13 +366,8 @@ def _joint_growth(found: dict[str, Any]) -> Rows:
     rows.append(["processor ms per tree", *milliseconds, f"{exponent(results, 'cpu_seconds_per_tree'):.2f}"])
     sent = [f"{r['bytes_per_tree'] / 1000:.0f}" for r in results]
     rows.append(["KB per tree", *sent, f"{exponent(results, 'bytes_per_tree'):.2f}"])
-    rows.append(["processor time over ALL-IN", *(_if_several(r["cpu_over_all_in"]) for r in results), ""])
+    rows.append(["processor time over ALL-IN", *(f"{r['cpu_over_all_in'][0]:.2f}" for r in results), ""])
     return rows
-
-
-def _if_several(ratio: list[float]) -> str:
-    """Quartiles only where there was more than one turn."""
-    return with_quartiles(ratio if ratio[1] < ratio[2] else ratio[0])
 
 
 def _machine(found: dict[str, Any]) -> Rows:
@@ -354,12 +379,13 @@ def _machine(found: dict[str, Any]) -> Rows:
 
 
 def _flare(found: dict[str, Any]) -> Rows:
-    rows = [["trees", "in one process, s", "through FLARE, s", "overhead per tree, ms", "identical models"]]
+    head = ["trees", "in one process, s", "through FLARE, s", "overhead per tree, ms", "identical models"]
+    rows: list[Cells] = [head]
     for r in found.get("flare", []):
         same = "yes" if r["identical"] else "NO"
         seconds = [f"{r['one_process']:.1f}", f"{r['flare']:.1f}"]
-        rows.append([str(r["trees"]), *seconds, with_quartiles(r["overhead_ms"], 1), same])
-    return rows if len(rows) > 1 else []
+        rows.append([str(r["trees"]), *seconds, _parts(r["overhead_ms"], 1), same])
+    return _in_columns(rows) if len(rows) > 1 else []
 
 
 def tell_changes(console: Console, now: dict[str, Any], *, everything: bool) -> None:

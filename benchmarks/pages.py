@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import functools
 import os
 import platform
 import re
@@ -87,6 +88,24 @@ class Page:
         path.write_text(self.text)
 
 
+def pyplot() -> Any:
+    """Matplotlib without a screen."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["figure.constrained_layout.use"] = True
+    return plt
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a picture."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    pyplot().close(figure)
+
+
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """All rows with all columns that any of them has."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -104,9 +123,12 @@ def measured_of(path: Path) -> str | None:
 
 
 def read_csv(path: Path) -> list[dict[str, Any]]:
-    """The rows of `write_csv`: numbers as numbers, without empty cells."""
+    """The rows of `write_csv`: numbers as numbers, without empty cells. A commit such as 12e4567 is no number."""
     with path.open(newline="") as file:
-        return [{name: _number(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+        return [
+            {name: text if name == "commit" else _number(text) for name, text in row.items() if text}
+            for row in csv.DictReader(file)
+        ]
 
 
 def _number(text: str) -> Any:
@@ -130,15 +152,45 @@ def now_and_here() -> str:
 
 def versions() -> str:
     """What was measured, and with what."""
-    ours, others = cells.code().split(", ", 1)
-    return f"{ours}{_commit()}, {others}, numpy {np.__version__}, Python {platform.python_version()}"
+    told = with_commit(cells.code(), commit())
+    return f"{told}, numpy {np.__version__}, Python {platform.python_version()}"
 
 
-def _commit() -> str:
+@functools.cache  # a process measures with the code that it began with
+def commit() -> str:
+    """The commit of the code, in short; empty where there is no history."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=cells.ROOT, capture_output=True, text=True, check=False
     )
-    return f" (commit {found.stdout.strip()})" if found.returncode == 0 else ""
+    return found.stdout.strip()
+
+
+def with_commit(code: str, short: str) -> str:
+    """The commit behind our own version.
+
+    >>> with_commit("simfl 0.1.0+5b482061, xgboost 3.2.0", "f078303")
+    'simfl 0.1.0+5b482061 (commit f078303), xgboost 3.2.0'
+    """
+    ours, comma, others = code.partition(", ")
+    return f"{ours} (commit {short}){comma}{others}" if short else code
+
+
+def state() -> dict[str, str]:
+    """Day and code of a measurement, kept with its result for `stamp`."""
+    return {"code": cells.code(), "commit": commit(), "date": datetime.date.today().isoformat()}
+
+
+def stamp(rows: Iterable[Mapping[str, Any]]) -> str:
+    """When and with what kept results were measured: the days, and all versions, each with its first commit.
+
+    >>> stamp([{"date": "2026-11-16", "code": "simfl 1+ab, xgboost 3", "commit": "1234567"}])
+    'on 2026-11-16 with simfl 1+ab (commit 1234567), xgboost 3'
+    """
+    known = [row for row in rows if "code" in row]
+    days = sorted({str(row["date"]) for row in known if "date" in row})
+    when = f"on {' to '.join(dict.fromkeys((days[0], days[-1])))} " if days else ""
+    codes = {str(row["code"]): str(row.get("commit", "")) for row in reversed(known)}
+    return f"{when}with {'; '.join(with_commit(*code) for code in sorted(codes.items()))}" if known else ""
 
 
 def machine() -> str:

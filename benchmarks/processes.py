@@ -4,6 +4,9 @@
     python -m benchmarks.processes --parties 4 --slower 10                one party ten times as slow (its thread)
     python -m benchmarks.processes --parties 4 --delay 15 --trees 2       ... that takes 15 seconds for each answer
     python -m benchmarks.processes --parties 10 --rows 100000 --columns 28 --trees 24
+    python -m benchmarks.processes --draw                                 the page again, from the JSON
+
+With `--keep` docs/results/processes.json and .md have the figures, in place of older ones of the same setting.
 
 Processor time is counted between the first and the last tree that the submitter sees, so it has no start and no stage
 1 in it. Memory is the peak of resident memory, libraries that processes share included; "own" leaves those out. All
@@ -29,6 +32,7 @@ import pandas as pd
 import psutil
 
 from benchmarks import many
+from benchmarks.pages import RESULTS, Page, stamp, state
 from simfl import messages as msg
 from simfl.deploy import job as jobs
 from simfl.deploy import run as runs
@@ -43,11 +47,12 @@ SLOWER, DELAY = "BENCHMARK_SLOWER", "BENCHMARK_DELAY"  # environment variables o
 SLOW = "p0"  # its name
 NAME = "benchmarks.processes"  # of this module, for FLARE
 OF_TREES = ("SumOntoRows", "Grow", "SumPerLeaf", "Add", "Read")  # what parties are asked for every tree
+SETTING = ("recipe", "parties", "rows", "columns", "slower", "delay", "candidates")  # what a figure is of
 ROOT = Path(__file__).parents[1]
 AT_ONCE = 10  # parties that are started together
 HEAD = [
-    *("recipe", "parties", "rows each", "s per tree", "ms per hop (slowest of 20)", "hub's job, ms", "hub's relay, ms"),
-    *("party, ms", "kB per tree", "hub, MB", "party, MB", "s to the first tree"),
+    *("recipe", "parties", "trees", "s per tree", "ms per hop", "slow hop, ms", "hub's job, ms"),
+    *("hub's relay, ms", "party, ms", "kB per tree", "hub, MB", "party, MB", "s to the first tree", "load"),
 ]
 
 
@@ -218,7 +223,7 @@ def _train(
     spent.subtract(seen[0][2])
     hops = _hops(RunRecord.load(out))
     return {
-        **{name: getattr(setting, name) for name in ("recipe", "parties", "rows", "columns", "slower", "delay")},
+        **{name: getattr(setting, name) for name in SETTING},
         "trees": len(history),
         "seconds_per_tree": (seen[-1][1] - seen[0][1]) / trees,
         "before_first_tree": seen[0][1] - started,
@@ -227,6 +232,7 @@ def _train(
         "bytes_per_tree": statistics.mean(record["bytes"] for record in history),
         "peaks": dict(watch.peaks),
         "load": os.getloadavg()[0],
+        "measured": stamp([state()]),
     }
 
 
@@ -241,20 +247,63 @@ def _hops(record: RunRecord) -> dict[str, dict[str, float]]:
     }
 
 
-def row(found: dict[str, Any]) -> str:
+def row(found: dict[str, Any]) -> list[str]:
     """As the page has it."""
     per_tree = [hop for kind, hop in found["hops"].items() if kind in OF_TREES]
     hop, slow = statistics.mean(h["median"] for h in per_tree), max(h["slow"] for h in per_tree)
     spent, peaks = found["processor"], found["peaks"]
-    cells = [
-        *(found["recipe"], str(found["parties"]), f"{found['rows']:,}", f"{found['seconds_per_tree']:.2f}"),
-        f"{1000 * hop:.0f} ({1000 * slow:.0f})",
+    bound = f", {found['candidates']:,} candidates" if found["candidates"] and found["recipe"] == "similar" else ""
+    return [
+        *(found["recipe"] + bound, str(found["parties"]), str(found["trees"])),
+        *(f"{found['seconds_per_tree']:.2f}", f"{1000 * hop:.0f}", f"{1000 * slow:.0f}"),
         *(f"{1000 * seconds:.0f}" for seconds in (spent["job"], spent["relay"], spent["party"] / found["parties"])),
         f"{found['bytes_per_tree'] / 1000:.0f}",
         *(f"{peaks[f'{role} resident'] / 1e6:.0f}" for role in ("hub", "party")),
         f"{found['before_first_tree']:.0f}",
+        f"{found['load']:.1f}",
     ]
-    return f"| {' | '.join(cells)} |"
+
+
+def same_setting(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether both measure the same."""
+    return all(a[name] == b[name] for name in (*SETTING, "trees"))
+
+
+def keep(found: dict[str, Any], path: Path = RESULTS / "processes.json") -> None:
+    """Put it among the figures, in place of an older one; the page follows."""
+    known = json.loads(path.read_text()) if path.exists() else []
+    every = [*(other for other in known if not same_setting(other, found)), found]
+    every.sort(key=lambda r: (r["slower"], r["delay"], r["rows"], r["recipe"] != "similar", r["parties"]))
+    path.write_text(json.dumps(every, indent=1) + "\n")
+    write_page(every, path.with_suffix(".md"))
+
+
+def write_page(every: list[dict[str, Any]], path: Path) -> None:
+    """The tables: one for each way in which the parties were kept busy, with when and with what below it."""
+    page = Page("A federation of processes", "python -m benchmarks.processes", measured="as said below each table")
+    page.say(
+        "A hub and parties as processes of their own on one machine, each with its certificate, NVIDIA FLARE between "
+        "them. Milliseconds are processor time per tree, but for a hop (a question there and its answer back): its are "
+        "of the clock, the median, and the slowest of 20. kB are of all parties together. Memory is the peak of all "
+        "processes of a site."
+    )
+    kinds = dict.fromkeys((r["rows"], r["columns"], r["slower"], r["delay"]) for r in every)
+    for kind in kinds:
+        rows, columns, slower, delay = kind
+        rows_of = [r for r in every if (r["rows"], r["columns"], r["slower"], r["delay"]) == kind]
+        slow = f", one party computes {slower:g} times as long" if slower != 1 else ""
+        slow += f", one party takes {delay:g} seconds for each answer" if delay else ""
+        page.head(f"Parties of {rows:,} rows with {columns} columns{slow}")
+        page.table(HEAD, map(row, rows_of))
+        page.bullets(dict.fromkeys(f"{_who(rows_of, r['measured'])}: {r['measured']}." for r in rows_of))
+    page.write(path)
+
+
+def _who(rows: list[dict[str, Any]], measured: str) -> str:
+    """Which rows of a table were measured then."""
+    if len({r["measured"] for r in rows}) == 1:
+        return "Measured"
+    return ", ".join(f"{r['recipe']} with {r['parties']}" for r in rows if r["measured"] == measured)
 
 
 def main() -> None:
@@ -268,11 +317,14 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, help=f"seconds that {SLOW} takes for each answer")
     parser.add_argument("--candidates", type=int, help="bounds the search of the similar recipe")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which a training is given up")
-    parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("--keep", action="store_true", help="write the figures to docs/results/")
+    parser.add_argument("--draw", action="store_true", help="measure nothing: the page again, from the JSON")
     given = parser.parse_args()
+    if given.draw:
+        write_page(json.loads((RESULTS / "processes.json").read_text()), RESULTS / "processes.md")
+        return
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}  # the slow party is a class of this module
     print(f"| {' | '.join(HEAD)} |\n|---|{'---:|' * (len(HEAD) - 1)}", flush=True)
-    every: list[dict[str, Any]] = []
     for recipe in given.recipes:
         many.measure(2, recipe, 2)  # compiles: else every party would
         for n in given.parties:
@@ -280,12 +332,13 @@ def main() -> None:
                 n, recipe, given.rows, given.columns, given.trees, given.slower, given.delay, given.candidates
             )
             try:
-                every.append(measure(setting, given.limit, aloud=given.delay > 0))
-                print(row(every[-1]), flush=True)
+                found = measure(setting, given.limit, aloud=given.delay > 0)
             except SimFLError as error:
                 print(f"{recipe}, {n} parties: {error}", flush=True)
-            if given.json:
-                given.json.write_text(json.dumps(every, indent=1) + "\n")
+                continue
+            print(f"| {' | '.join(row(found))} |", flush=True)
+            if given.keep:
+                keep(found)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from scipy import sparse
 
 import simfl
 from benchmarks import cells
-from benchmarks.pages import OTHERS, write_csv
+from benchmarks.pages import OTHERS, pyplot, save, write_csv
 from benchmarks.paper import training
-from benchmarks.paper.errors import HEADS, Plan, pyplot, save, star
+from benchmarks.paper.errors import HEADS, Plan, star
 
 DELTA = 0.05
 N_TREES = 50

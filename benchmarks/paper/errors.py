@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks import cells
 from benchmarks.data import source
-from benchmarks.pages import COLOURS, Page, measured_of, percent, write_csv
+from benchmarks.pages import COLOURS, Page, measured_of, percent, pyplot, save, write_csv
 from benchmarks.paper import training
 from benchmarks.paper.claims import NEAR, Verdict, lower, near, share_closed, summary
 from benchmarks.paper.figures import BALANCED, THETA_80, Errors
@@ -160,7 +160,7 @@ def errors(plan: Plan, partition: str, store: cells.Store, out: Path, command: s
 def _claims_section(page: Page, table: Table, known: dict[str, Errors]) -> None:
     """The verdicts in words, one table per recipe."""
     for method in _ours(table):
-        page.say(f"{HEADS[table.settings]}:")
+        page.say(f"{HEADS[table.settings]}, {method}:")
         page.table([method, *(star(d) for d in table.plan.data), "in all"], claim_rows(table, method))
     page.say("Plainly: " + "; ".join(plainly(table)) + ".")
     if known:
@@ -287,7 +287,7 @@ def own_claims(printed: dict[str, Errors]) -> str:
     return ", ".join(f"{claim} on {n} of {len(printed)}" for claim, n in counts.items())
 
 
-LABEL: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+LABEL: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8, "color": "white"}
 
 
 def plot_errors(table: Table, printed: dict[str, Errors], path: Path) -> None:
@@ -298,22 +298,28 @@ def plot_errors(table: Table, printed: dict[str, Errors], path: Path) -> None:
     for axis, data in zip(np.atleast_1d(axes), table.plan.data, strict=True):
         values = [_bar(table, data, label) for label in labels]
         colours = [COLOURS.get(label, COLOURS[SOLO]) for label in labels]
-        own = printed.get(data) if table.settings == "paper" else None
+        own = printed.get(data) if table.settings == "paper" and "STAND-IN" not in source(data).remark else None
         marks = [own.simfl, own.tfl, own.solo_a, own.solo_b, own.all_in] if own else [0.0] * len(labels)
         axis.barh(labels, [100 * v for v in values], color=colours, alpha=0.85)
         if own:
             axis.scatter(marks, labels, marker="|", s=160, color="black", zorder=3)
-        for place, (value, mark) in enumerate(zip(values, marks, strict=True)):
-            axis.annotate(percent(value), (max(100 * value, mark), place), (5, 0), **LABEL)
+        for place, value in enumerate(values):  # in the bar: beside it, it would read as the mark's
+            axis.annotate(percent(value), (0, place), (4, 0), **LABEL)
         axis.set_title(star(data), fontsize=10)
-        axis.set_xlim(0, 1.35 * max(*(100 * v for v in values), *marks, 1e-9))
+        axis.set_xlabel("rows, percent", fontsize=8)
+        axis.set_xlim(0, 1.1 * max(*(100 * v for v in values), *marks, 1e-9))
         axis.set_xticks([])
         axis.spines[["top", "right", "bottom"]].set_visible(False)
         axis.tick_params(left=False)
     np.atleast_1d(axes)[0].invert_yaxis()
-    marked = "\nblack line: the paper's figure" if printed and table.settings == "paper" else ""
+    marked = (
+        "\nblack line: the paper's figure, where the data is the paper's or a sample of it"
+        if printed and table.settings == "paper"
+        else ""
+    )
     figure.suptitle(
-        f"Test error in percent, two parties, {table.partition}, {table.settings}'s settings{marked}", fontsize=10
+        f"Rows that are classified wrongly, two parties, {table.partition}, {table.settings}'s settings{marked}",
+        fontsize=10,
     )
     save(figure, path)
 
@@ -497,21 +503,3 @@ def _keep_others_apart(axis: Any, own: dict[Any, Table], data: str, methods: Seq
             fontsize=8,
             color=COLOURS[TFL],
         )
-
-
-def pyplot() -> Any:
-    """Matplotlib without a screen."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams["figure.constrained_layout.use"] = True
-    return plt
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a picture."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    pyplot().close(figure)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import cells
-from benchmarks.pages import COLOURS, OTHERS, percent, write_csv
+from benchmarks.pages import COLOURS, OTHERS, percent, pyplot, save, write_csv
 from benchmarks.paper import training
-from benchmarks.paper.errors import Plan, pyplot, save, star
+from benchmarks.paper.errors import Plan, star
 from simfl.audit.audit import audit
 from simfl.errors import PrivacyError
 from simfl.privacy.guard import check_hashes, default_hashes

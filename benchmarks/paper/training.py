@@ -64,7 +64,7 @@ def cell(data: str, settings: str, method: str, partition: str, parties: int, ru
 def behaviour(method: str) -> str:
     """A digest of what small trainings of this method give: faster code with the same numbers keeps old results.
 
-    Skewed parties with missing values, dense and sparse, under both settings, and trees enough to match rows anew.
+    Skewed parties with missing values, dense and sparse, under both settings, and trees enough to match rows again.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(900, 12)).astype(np.float32)

@@ -68,20 +68,26 @@ def main() -> None:
     results = [store.get(cell) or earlier.get(page.place(cell)) or {"failed": "not run"} for cell in wanted]
     extra = (" --quick" if given.quick else "") + (f" --data {' '.join(given.data)}" if given.data else "")
     extra += f" --runs {given.runs}" if given.runs != 1 else ""
-    extra += f" --limit {given.limit:g}" if given.limit != LIMIT and not given.quick else ""
+    limit = f" --limit {given.limit:g}" if given.limit != LIMIT and not given.quick else ""
     told = measured_of(out / "peers.md") if given.keep and given.only else None
-    measured = _measured(told, given.only) if told else None
-    command = f"python -m benchmarks.peers{extra}"
+    measured = _measured(told, given.only, limit) if told else None
+    command = f"python -m benchmarks.peers{extra}{'' if told else limit}"
     page.write(list(zip(wanted, results, strict=True)), out, command, quick=given.quick, measured=measured)
     print(f"Written to {out}")
 
 
-def _measured(before: str, only: Sequence[str]) -> str:
-    """When and with what: of most methods first, then of those that were measured before, or now."""
+def _measured(before: str, only: Sequence[str], limit: str = "") -> str:
+    """When and with what: of most methods first, then of those that were measured before, or now.
+
+    >>> said = _measured("on 1; FedTree on 2; SimFL, joint on 3", ["FedTree"], " --limit 9")
+    >>> said.startswith("on 1; SimFL, joint on 3; FedTree with `--only ... --keep --limit 9` on ")
+    True
+    """
     kept = [method for method in measure.METHODS if method not in only]
     if len(kept) < len(only):
         return f"{now_and_here()}; {', '.join(kept)} {before}"
-    return f"{before}; {', '.join(only)} with `--only ... --keep` {now_and_here()}"
+    still = [part for part in before.split("; ") if not part.startswith(tuple(f"{method} " for method in only))]
+    return f"{'; '.join(still)}; {', '.join(only)} with `--only ... --keep{limit}` {now_and_here()}"
 
 
 def draw(out: Path) -> None:

@@ -52,18 +52,17 @@ def crossing(ours: Line, theirs: Line) -> float | None:
 
 
 def told(ours: Line, theirs: Line) -> str:
-    """Which is faster where, in words.
+    """Up to which latency ours is faster, in milliseconds; from which on, where that is the other way round.
 
     >>> told(Line(10.0, 100), Line(1.0, 1000))
-    'SimFL is faster above 10 ms'
-    >>> told(Line(1.0, 100), Line(2.0, 1000))
-    'SimFL is faster from 1 to 200 ms'
+    'from 10'
+    >>> told(Line(1.0, 100), Line(2.0, 1000)), told(Line(2.0, 1000), Line(1.0, 100))
+    ('200', '0')
     >>> told(Line(1.0, 1000), Line(164.0, 10))
-    'SimFL is faster below 160 ms'
+    '160'
     """
     at = crossing(ours, theirs)
     if at is None:
-        first = ours.seconds(LOWEST) < theirs.seconds(LOWEST)
-        return f"{'SimFL' if first else 'the other'} is faster from 1 to 200 ms"
-    side = "above" if ours.seconds(HIGHEST) < theirs.seconds(HIGHEST) else "below"
-    return f"SimFL is faster {side} {two_digits(1000 * at)} ms"
+        return f"{1000 * HIGHEST:.0f}" if ours.seconds(LOWEST) < theirs.seconds(LOWEST) else "0"
+    side = "from " if ours.seconds(HIGHEST) < theirs.seconds(HIGHEST) else ""
+    return f"{side}{two_digits(1000 * at)}"

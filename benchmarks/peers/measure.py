@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -145,6 +147,9 @@ def _answer(environment: Environment, arguments: list[Any], limit: float, folder
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"not finished after {limit:.0f} seconds") from None
+    if done.returncode == -signal.SIGKILL:
+        taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+        raise MemoryError(f"killed by the system when it had taken {taken:.0f} GB of memory")
     if done.returncode or not (folder / "answer.json").exists():
         said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         raise RuntimeError(f"ended with {done.returncode}: {said[-1]}")

@@ -6,7 +6,6 @@ package's defaults for every method, and validation rows, set aside from the tra
 
 from __future__ import annotations
 
-import datetime
 import functools
 import hashlib
 import time
@@ -20,6 +19,7 @@ from sklearn.metrics import roc_auc_score
 
 import simfl
 from benchmarks import cells
+from benchmarks.pages import state
 from benchmarks.published import tables
 from benchmarks.published.tables import ALL, Study
 
@@ -59,8 +59,7 @@ def measured(cell: cells.Cell) -> cells.Result:
     seconds = time.process_time() - begun
     found = score(trained, study, METRICS.get(cell["data"], "accuracy"))
     trees = float(np.mean([model.n_trees for model in trained.values()]))
-    told = {"trees": trees, "cpu_seconds": round(seconds, 1), "code": cells.code()}
-    return found | told | {"date": datetime.date.today().isoformat()}
+    return found | {"trees": trees, "cpu_seconds": round(seconds, 1)} | state()
 
 
 def options(cell: cells.Cell, study: Study) -> dict[str, Any]:

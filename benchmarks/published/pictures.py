@@ -61,11 +61,14 @@ def _tables_panel(axis: Any, found: Found, place: tuple[str, str]) -> None:
     data, where = place
     title, label = PANELS[place]
     settings = "published" if data in UNIFED else "stopped"
+    most = np.inf if PUBLISHED[data].lower_is_better else 1.0  # of AUC, accuracy and C-index
     for level, method in enumerate(METHODS):
         got = found.estimate(where, data=data, method=method, settings=settings)
         if got:
-            axis.errorbar(got.mean, level, xerr=got.half, fmt="o", markersize=5, color=COLOURS[method], capsize=2)
-    axis.axvline(PUBLISHED[data].best(where).scores[where], color=OTHERS, linewidth=2)
+            ends = [[got.half], [min(got.half, most - got.mean)]]
+            axis.errorbar(got.mean, level, xerr=ends, fmt="o", markersize=5, color=COLOURS[method], capsize=2)
+    axis.axvline(PUBLISHED[data].best(where).scores[where], color=OTHERS, linewidth=2, clip_on=False)
+    axis.set_xlim(right=min(axis.get_xlim()[1], most))
     axis.set_title(title, fontsize=9)
     axis.set_xlabel(label, fontsize=8)
     axis.tick_params(labelsize=8)
@@ -119,22 +122,14 @@ def _clients_line(axis: Any, found: Found, name: str, method: str, at: Sequence[
 def plot_epsilon(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
     """AUC against epsilon: theirs on their table, ours on ours, every one with its training without noise."""
     plt = pyplot()
-    figure, axes = plt.subplots(1, 1 + len(private.TABLES), figsize=(9.6, 3.2), squeeze=False)
+    figure, axes = plt.subplots(1, 1 + len(private.TABLES), figsize=(9.6, 3.4), squeeze=False)
     theirs, *ours = axes.flat
     for (kind, at), style in zip(MADDOCK.items(), ("s-", "^--"), strict=True):
         theirs.plot(list(at), list(at.values()), style, color=OTHERS, markersize=4, label=f"Maddock et al., {kind}")
-    theirs.axhline(MADDOCK_PLAIN, color=COLOURS[ALL_IN], linestyle=":", label="pooled, no noise")
+    theirs.axhline(MADDOCK_PLAIN, color=OTHERS, linestyle=":", label="Maddock et al., no noise")
     theirs.set_title("Give Me Some Credit (published)", fontsize=9)
     for axis, name in zip(ours, private.TABLES, strict=True):
-        for colluding, style in zip(private.TRUST, ("o-", "o--"), strict=True):
-            at = [e for e in private.EPSILONS if any(_is(entry, name, e, colluding) for entry in entries)]
-            means = [private.auc(entries, data=name, epsilon=e, colluding=colluding) for e in at]
-            label = f"SimFL, joint, {private.TRUST[colluding]}"
-            axis.plot(at, means, style, color=COLOURS["joint"], markersize=4, label=label)
-        axis.axhline(private.auc(entries, data=name, method="ALL-IN"), color=COLOURS[ALL_IN], linestyle=":")
-        alone = private.auc(entries, data=name, method="SOLO")
-        axis.axhline(alone, color=COLOURS["SOLO"], linestyle=":", label="SOLO, no noise")
-        axis.set_title(name, fontsize=9)
+        _epsilon_panel(axis, entries, name)
     for axis in axes.flat:
         axis.set_xscale("log")
         axis.set_xticks(private.EPSILONS, [f"{e:g}" for e in private.EPSILONS])
@@ -148,6 +143,22 @@ def plot_epsilon(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def _is(entry: Mapping[str, Any], name: str, epsilon: float, colluding: int) -> bool:
-    told = (entry["data"], entry.get("epsilon"), entry.get("colluding"))
-    return told == (name, epsilon, colluding) and not np.isnan(entry["auc"])
+def _epsilon_panel(axis: Any, entries: Sequence[Mapping[str, Any]], name: str) -> None:
+    for colluding, style in zip(private.TRUST, ("o-", "o--"), strict=True):
+        found = {e: got for e in private.EPSILONS if (got := private.at(entries, name, e, colluding))}
+        aside = 1.04 if colluding else 0.96  # so that intervals do not hide each other
+        axis.errorbar(
+            [e * aside for e in found],
+            [got.mean for got in found.values()],
+            yerr=[got.half for got in found.values()],
+            fmt=style,
+            color=COLOURS["joint"],
+            markersize=4,
+            capsize=2,
+            elinewidth=0.8,
+            label=f"SimFL, joint, {private.TRUST[colluding]}",
+        )
+    for method, label in ((ALL_IN, "ALL-IN (pooled), no noise"), ("SOLO", "SOLO (alone), no noise")):
+        if level := private.auc(entries, data=name, method=method):
+            axis.axhline(level.mean, color=COLOURS[method], linestyle=":", label=label)
+    axis.set_title(name, fontsize=9)

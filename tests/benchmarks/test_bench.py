@@ -63,7 +63,7 @@ def test_all_in_grows_a_tree_for_every_tree_of_the_joint_recipe():
     assert 0 < found["logloss"]["all_in"] < 0.69
     assert min(*found["seconds_per_tree"].values(), *found["cpu_seconds_per_tree"].values()) > 0
     assert found["bytes_over_paper"] == pytest.approx(found["bytes_per_tree"] / (8 * (1000 + 7 * 9)))
-    assert [len(row) for row in bench._joint({"joint-million": [found | {"function": "interactions"}]})] == [2] * 12
+    assert [len(row) for row in bench._joint({"joint-million": [found | {"function": "interactions"}]})] == [2] * 17
     sizes = [found | {"rows": n, "bytes_per_tree": 7.0 * n**0.5} for n in (100, 400)]
     assert bench._joint_growth({"joint-growth": sizes})[2][-1] == "0.50"
 

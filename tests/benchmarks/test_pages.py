@@ -1,6 +1,6 @@
 import csv
 
-from benchmarks.pages import Page, percent, write_csv
+from benchmarks.pages import Page, percent, read_csv, stamp, write_csv
 
 
 def test_a_page_tells_its_command_date_versions_and_that_it_was_quick(tmp_path):
@@ -23,3 +23,17 @@ def test_a_csv_has_every_column_that_any_row_has(tmp_path):
 
 def test_a_missing_number_is_a_dash():
     assert [percent(v) for v in (None, float("nan"), 0.5)] == ["-", "-", "50.0"]
+
+
+def test_a_stamp_has_the_days_every_version_and_its_first_commit():
+    first = {"date": "2026-11-16", "code": "simfl 1+ab, xgboost 3", "commit": "1234567"}
+    rows = [first, first | {"date": "2026-11-17", "commit": "7654321"}, {"code": "simfl 1+cd, xgboost 3"}, {"auc": 1}]
+    assert stamp(rows) == (
+        "on 2026-11-16 to 2026-11-17 with simfl 1+ab (commit 1234567), xgboost 3; simfl 1+cd, xgboost 3"
+    )
+    assert stamp([]) == ""
+
+
+def test_a_commit_that_looks_like_a_number_stays_a_commit(tmp_path):
+    write_csv(tmp_path / "x.csv", [{"commit": "12e4567", "auc": 0.5}])
+    assert read_csv(tmp_path / "x.csv") == [{"commit": "12e4567", "auc": 0.5}]

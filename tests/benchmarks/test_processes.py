@@ -1,4 +1,4 @@
-"""The figures of docs/speed.md are those that were measured."""
+"""The page of the processes has the figures that were measured."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,24 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from benchmarks.processes import row
+from benchmarks.pages import RESULTS
+from benchmarks.processes import keep, write_page
 
-DOCS = Path(__file__).parents[2] / "docs"
+
+def figures() -> list[dict]:
+    return json.loads((RESULTS / "processes.json").read_text())
 
 
-def test_the_rows_on_the_page_are_those_that_were_measured():
-    page = (DOCS / "speed.md").read_text()
-    for found in json.loads((DOCS / "results" / "processes.json").read_text()):
-        if found["parties"] != 4:  # the slow party: in words
-            assert row(found) in page
+def test_the_page_is_that_of_the_figures(tmp_path: Path):
+    write_page(figures(), tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text() == (RESULTS / "processes.md").read_text()
+
+
+def test_a_new_figure_takes_the_place_of_the_old_one(tmp_path: Path):
+    old, other = figures()[:2]
+    for found in (old, other, old | {"seconds_per_tree": 77.77, "measured": "later"}):
+        keep(found, tmp_path / "kept.json")
+    assert len(json.loads((tmp_path / "kept.json").read_text())) == 2
+    page = (tmp_path / "kept.md").read_text()
+    assert "| 77.77 |" in page
+    assert "later" in page
