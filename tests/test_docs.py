@@ -56,6 +56,31 @@ def test_every_notebook_runs(path, tmp_path):
     assert (tmp_path / "runs" / "notebook" / "report.html").exists()
 
 
+def test_the_first_screen_has_one_sentence_one_picture_and_ten_lines():
+    top, rest = (ROOT / "README.md").read_text().split("## Ten lines")
+    first = top.split("\n\n")[1]
+    assert (first.count("."), top.count("![")) == (1, 1)
+    block = rest.split("```")[1]
+    assert len(re.findall(r"^(?:>>>|\.\.\.) ", block, flags=re.MULTILINE)) == 10
+
+
+def test_the_how_to_begins_with_what_holds_of_the_paper(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import hooks
+
+    page = hooks.on_page_markdown((ROOT / "docs" / "howto" / "reproduce-the-paper.md").read_text())
+    measured = (ROOT / "docs" / "results" / "paper.md").read_text().split("\n## ")[0]
+    rows = [line.replace("](", "](../results/") for line in measured.splitlines() if line.startswith("|")]
+    assert len(rows) > 10
+    assert "\n".join(rows) in page.split("\n## ")[0]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=lambda page: page.name)
+def test_a_cell_of_a_table_has_one_number(page):
+    cells = [cell.strip() for line in page.read_text().splitlines() if line.startswith("|") for cell in line.split("|")]
+    assert [cell for cell in cells if re.fullmatch(r"[\d.,%* -]+(?:/|, | - |\d-)[\d.,%*/ -]+", cell)] == []
+
+
 def test_every_page_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text()
     assert all(str(page.relative_to(ROOT / "docs")) in nav for page in PAGES[1:])

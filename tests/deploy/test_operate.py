@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import PARTIES, write_study
+import simfl
 from simfl.deploy.authority import sites_of
 from simfl.deploy.kits import accept, join, sign_requests
 from simfl.deploy.processes import free_port, stop
@@ -31,22 +31,21 @@ def script_of(page):
 
 @pytest.fixture
 def consortium(tmp_path):
-    """The folder of docs/operate/index.md: a study of three parties, all kits made with requests."""
-    study_path = write_study(tmp_path, 4, 60, patience=20)
-    text = "\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line)
-    engine = f'[engine]\nhost = "localhost"\nport = {free_port()}\n'
-    text = re.sub(r"(?=\[\[party\]\])", engine, text.replace("rematch = 10\n", ""), count=1).replace(
-        "random_state = 5\n", ""
-    )
-    study_path.write_text(text.rstrip("\n") + "\n")
-    for name in (*PARTIES, "east"):
+    """The folder of docs/operate/index.md: three of four hospitals, all kits made with requests."""
+    study_path, requests = tmp_path / "study.toml", tmp_path / "requests"
+    here = {'\n[[party]]\nname = "long-beach"\n': "", "8002": str(free_port()), "n_trees = 100": "n_trees = 4"}
+    text = (ROOT / "examples" / "heart" / "study.toml").read_text()
+    for old, new in here.items():
+        assert old in text
+        text = text.replace(old, new)
+    study_path.write_text(text.replace("[engine]", "patience = 20\n[engine]"))
+    for name, table in simfl.datasets.heart().items():
         (tmp_path / name).mkdir()
         own = f'name = "{name}"\ndata = "{name}.csv"\nstudy = "study.toml"\nkit = "../kits/{name}"\n'
         (tmp_path / name / "party.toml").write_text(own)
         shutil.copy(study_path, tmp_path / name)
-    for name in PARTIES:
-        shutil.move(tmp_path / f"{name}.csv", tmp_path / name)
-    study, requests = read_study(study_path), tmp_path / "requests"
+        table.to_csv(tmp_path / name / f"{name}.csv", index=False)
+    study = read_study(study_path)
     requests.mkdir()
     for name in sites_of(study):
         (requests / f"{name}.csr").write_bytes(join(study, name, tmp_path / "kits" / name))
