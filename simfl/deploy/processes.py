@@ -16,9 +16,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,6 +47,9 @@ DAY = 86400.0
 MOST_PARTIES = 10_000  # that may connect
 WARN_DAYS = 30  # before a certificate expires
 GOODBYE = 10.0  # seconds that a party has to say goodbye to the hub, and the hub to all
+KILLED = 5.0  # seconds after which a process that was killed is not waited for any more
+LOOK = 0.2  # seconds between two looks at a process
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what asks a process to end
 FREE_PORTS = random.SystemRandom().sample(range(20_000, 32_000), 1000)  # below what systems use by themselves
 
 
@@ -74,46 +78,62 @@ def run_party(party_path: Path, log_format: Format = "text") -> int:
         return _run(kit, {PARTY_FILE: str(party_path.resolve())}, log)
 
 
-class _Terminated(BaseException):
-    """Somebody asked this process to end."""
+class _Asked(BaseException):
+    """Somebody asked this process to end, with this signal."""
 
 
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
+def _end(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # asked twice: once is enough
+    raise _Asked(number)
+
+
+@contextlib.contextmanager
+def _on_signals(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have the signals that ask to end handled like this. One that is ignored stays so, as after `nohup`."""
+    heard = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def _foreground(kit: Path, site: str, log_format: Format) -> Iterator[Log]:
     """The log of a site that this process runs alone, until it is asked to end."""
-    with owned(kit), contextlib.closing(Log(kit, site, sys.stdout, log_format)) as log:
-        before = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with owned(kit), contextlib.closing(Log(kit, site, sys.stdout, log_format)) as log, _on_signals(_end):
         log.tell("started", f"SimFL {version('simfl')}, process {os.getpid()}; logs: {kit / LOG}, {kit / FLARE_LOG}")
         try:
             yield log
-        except (KeyboardInterrupt, _Terminated) as end:
-            log.tell("ended", "stopped" if isinstance(end, _Terminated) else "stopped by Ctrl-C")
-            raise SystemExit(143 if isinstance(end, _Terminated) else 130) from None
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        except _Asked as asked:
+            by_hand = asked.args[0] == signal.SIGINT
+            log.tell("ended", "stopped by Ctrl-C" if by_hand else "stopped")
+            raise SystemExit(130 if by_hand else 143) from None
 
 
 def _run(kit: Path, environment: Mapping[str, str], log: Log) -> int:
-    """Run FLARE's process until it ends, which it does not by itself."""
-    process, warned = start(kit, environment, log), -math.inf
-    try:
-        while True:
-            if time.monotonic() - warned > DAY:
-                warned = time.monotonic()
-                warn_of_expiry(kit, log)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(60.0)
-                log.tell(
-                    "ended", f"the process has ended by itself ({status}). Its own words: {kit / FLARE_LOG}", "error"
-                )
-                return status or 1
-    finally:
-        stop([process], GOODBYE)
+    """Run FLARE's process until this one is asked to end; by itself it does not.
+
+    A signal is only noted here: an exception in the midst of `Popen.wait` can leave its lock taken, and whoever waits
+    for the process then waits for ever.
+    """
+    asked: list[int] = []
+    with _on_signals(lambda number, frame: asked.append(number)):
+        process, warned = start(kit, environment, log), -math.inf
+        try:
+            while not asked:
+                if time.monotonic() - warned > DAY:
+                    warned = time.monotonic()
+                    warn_of_expiry(kit, log)
+                if (status := process.poll()) is not None:
+                    words = f"Its own words: {kit / FLARE_LOG}"
+                    log.tell("ended", f"the process has ended by itself ({status}). {words}", "error")
+                    return status or 1
+                time.sleep(LOOK)
+        finally:
+            stop([process], GOODBYE)
+    raise _Asked(asked[0])
 
 
 def warn_of_expiry(kit: Path, log: Log) -> None:
@@ -223,11 +243,12 @@ def stop(processes: Iterable[subprocess.Popen[bytes]], goodbye: float = 0.0) -> 
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(goodbye)
         process.kill()  # before its children, so that it starts no others
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED)
     for child in started:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-    psutil.wait_procs(started, timeout=5.0)
+    psutil.wait_procs(started, timeout=KILLED)
 
 
 class LocalProcesses:

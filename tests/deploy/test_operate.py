@@ -69,7 +69,7 @@ def test_the_commands_of_the_page_run(page, consortium):
         words, cwd=consortium, env=os.environ | {"PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        said = process.communicate(timeout=1800)[0].decode()
+        said = process.communicate(timeout=600)[0].decode()
     finally:
         stop([process])  # and all that it started
     assert process.returncode == 0, said[-4000:]
