@@ -46,6 +46,8 @@ peers: $(INSTALLED)
 	$(BIN)/python -m benchmarks.peers
 
 published: $(INSTALLED)
+	$(BIN)/python -m benchmarks.private --data default_credit bank
+	$(BIN)/python -m benchmarks.attacks --parts tables --from docs/results/attacks.json
 	$(BIN)/python -m benchmarks.published
 
 bench: $(INSTALLED)

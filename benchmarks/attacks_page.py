@@ -84,7 +84,7 @@ def say_tables(made: Page, entries: list[dict[str, Any]]) -> None:
         made.say(f"**{name}**. Published, depths 3 to 8, three clients unless five are named: {rates}.")
         chosen = [e for e in entries if e["data"] == name]
         columns = ["model", "attacker knows", "and sees", "rows", "agree, %", "guessing, %", "excess"]
-        made.table(columns, [row_of(e) for e in chosen], texts=3)
+        made.table(columns, [row_of(e) for e in chosen])
     made.say(
         "Where this differs from the publication: the rows are found by annealing over all trees at once, not by an "
         "integer program per tree; bagging has 40 rounds (stroke 20), not 100; learning rate .3, depth 6. The recipes "
@@ -158,7 +158,7 @@ def say_members(made: Page, entries: list[dict[str, Any]]) -> None:
         "from",
         "to",
     ]
-    made.table([*heads, "AUC offline", "AUC RMIA", "AUC confidence alone"], rows, texts=3)
+    made.table([*heads, "AUC offline", "AUC RMIA", "AUC confidence alone"], rows)
     made.say("One unknown attribute of a member, all else and the label known, by asking the model for every value:")
     rows = []
     for e in entries:
@@ -170,7 +170,6 @@ def say_members(made: Page, entries: list[dict[str, Any]]) -> None:
     made.table(
         ["data", "model", "right, %", "model without the person, %", "excess", "from", "to", "no model, %"],
         rows,
-        texts=2,
     )
 
 
@@ -193,16 +192,18 @@ def say_epsilon(made: Page, entries: list[dict[str, Any]]) -> None:
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
-    """Three panels: rows beside published rates, membership, and the bound beside the promise."""
+    """Rows of both tables beside published rates, membership, and the bound beside the promise."""
     import matplotlib.pyplot as plt
 
     # Rows above, the other two side by side below: their labels are long.
-    figure, panels = plt.subplot_mosaic([["rows", "rows"], ["who", "epsilon"]], figsize=(11, 10), layout="constrained")
-    left, middle, right = panels["rows"], panels["who"], panels["epsilon"]
-    draw_rows(left, [e for e in found.get("tables", []) if e["data"] == "diabetes"])
-    draw_members(middle, [e for e in found.get("membership", []) if e["shadows"] == "XGBoost"])
-    draw_epsilon(right, found.get("epsilon") or [])
-    for panel in (left, middle, right):
+    rows = [data for data in TIMBERSTRIKE if any(e["data"] == data for e in found.get("tables", []))]
+    drawn = [*([data] * 2 for data in rows), ["who", "epsilon"]]
+    figure, panels = plt.subplot_mosaic(drawn, figsize=(11, 5 * len(drawn)), layout="constrained")
+    for data in rows:
+        draw_rows(panels[data], data, [e for e in found["tables"] if e["data"] == data])
+    draw_members(panels["who"], [e for e in found.get("membership", []) if e["shadows"] == "XGBoost"])
+    draw_epsilon(panels["epsilon"], found.get("epsilon") or [])
+    for panel in panels.values():
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=8)
     figure.savefig(path, dpi=150)
@@ -214,19 +215,19 @@ def colour(model: str) -> str:
     return COLOURS.get(names.get(model, model.split(", epsilon")[0]), OTHERS)
 
 
-def draw_rows(panel: Any, entries: list[dict[str, Any]]) -> None:
+def draw_rows(panel: Any, data: str, entries: list[dict[str, Any]]) -> None:
     labels = [f"{e['model']}: knows {knows}, sees {sees}" for e in entries for knows, sees in [attacker(e)]]
     bars = [100 * e["success"] for e in entries]
     panel.barh(range(len(entries)), bars, color=[colour(e["model"]) for e in entries], label="attack")
     guesses = [100 * e["guess"] for e in entries]
     panel.plot(guesses, range(len(entries)), "w|", markersize=14, markeredgewidth=5)  # seen on dark bars, too
     panel.plot(guesses, range(len(entries)), "k|", markersize=12, markeredgewidth=2, label="guessing")
-    low, high = (pick(TIMBERSTRIKE["diabetes"][who][i] for who in FRAMEWORKS) for i, pick in ((0, min), (1, max)))
+    low, high = (pick(TIMBERSTRIKE[data][who][i] for who in FRAMEWORKS) for i, pick in ((0, min), (1, max)))
     panel.axvspan(low, high, color=OTHERS, alpha=0.1, zorder=0, label="published, all columns")
     panel.set_yticks(range(len(entries)), labels)
     panel.invert_yaxis()
     panel.set_xlabel("% of values of paired rows that agree", fontsize=8)
-    panel.set_title("rows from all trees (diabetes)", fontsize=9, loc="left")
+    panel.set_title(f"rows from all trees ({data})", fontsize=9, loc="left")
     panel.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
 
 
@@ -256,5 +257,5 @@ def draw_epsilon(panel: Any, entries: list[dict[str, Any]]) -> None:
     panel.set_xlim(-0.02, 13)
     panel.set_xticks([0, 0.5, 1, 2, 5, 10], ["0", ".5", "1", "2", "5", "10"])
     panel.invert_yaxis()
-    panel.set_xlabel("three seeds (upright line: promise)", fontsize=8)
+    panel.set_xlabel("epsilon, at least, of three seeds (upright line: promise)", fontsize=8)
     panel.set_title("epsilon is at least", fontsize=9, loc="left")

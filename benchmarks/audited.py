@@ -80,7 +80,7 @@ def say_excess(page: Page, rows: Sequence[Row], cases: Sequence[str]) -> None:
         shown = f"**{text}**" if row["low"] > CLEAR else text
         lines.setdefault((row["attack"], row["by"]), {})[row["case"]] = shown
     table = [[*line, *(cells.get(case, "-") for case in cases)] for line, cells in lines.items()]
-    page.table(["attack", "by", *cases], table, texts=2)
+    page.table(["attack", "by", *cases], table)
 
 
 def say_all(page: Page, rows: Sequence[Row]) -> None:
@@ -92,4 +92,4 @@ def say_all(page: Page, rows: Sequence[Row]) -> None:
         excess = (points(row[name]) for name in ("excess", "low", "high"))
         more = [f"{row['area']:.2f}" if "area" in row else "-"] if area else []
         table.append([row["attack"], row["by"], row["case"], *shares, *excess, *more])
-    page.table([*ALL_COLUMNS, *(["area"] if area else [])], table, texts=3)
+    page.table([*ALL_COLUMNS, *(["area"] if area else [])], table)

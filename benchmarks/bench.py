@@ -112,7 +112,7 @@ def page(found: dict[str, Any], measured_when: str | None = None) -> Page:
     """The tables. `measured_when`: when and with what, if not now and here."""
     made = Page("Speed, measured", "python -m benchmarks.bench", measured=measured_when)
     made.say(
-        "Seconds depend on the machine; ratios come from one run, in which both sides ran in turn. In brackets: the "
+        "Seconds depend on the machine; ratios come from one run, in which both sides ran in turn. Beside them: the "
         "quartiles over the turns. [What they mean](../speed.md)."
     )
     for title, function in (

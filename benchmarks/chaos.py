@@ -239,7 +239,6 @@ def write_page(result: dict[str, Any], options: argparse.Namespace) -> None:
     page.table(
         ["kill", "what", "second", "last tree seen", "start of the submitter"],
         [[n, kill.what, f"{kill.seconds:.0f}", kill.tree, kill.start] for n, kill in enumerate(kills, 1)],
-        texts=2,
     )
     page.write(options.page)
 

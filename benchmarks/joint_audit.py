@@ -94,7 +94,7 @@ def page_of(rows: Sequence[Row], sees: dict[str, str], trees: int, quick: bool, 
         "label most, 2 % of the rows exchanged. *All parties but two* attack what is left: the rows of two parties. "
         "The similar recipe runs on the same rows: blind matching, ids that last, masked sums."
     )
-    page.table(["role", "sees"], sees.items(), texts=2)
+    page.table(["role", "sees"], sees.items())
     names = list(dict.fromkeys(row["data"] for row in rows))
     for data in names:
         page.head(f"Excess on {data}, {ROWS[data]:,} rows")

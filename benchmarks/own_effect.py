@@ -182,10 +182,10 @@ def page(table: pd.DataFrame) -> pages.Page:
         "rows (`--choose`). The held-out rows have no part in it. [What the ways are](../howto/own-effect.md)."
     )
     made.head("Loss")
-    made.table(["table", "recipe", "seeds", *WAYS.values()], _lines(table, _losses), texts=2)
+    made.table(["table", "recipe", "seeds", *WAYS.values()], _lines(table, _losses))
     made.head("Parties that have less loss than alone")
     ways = [title for way, title in WAYS.items() if way != "alone"]
-    made.table(["table", "recipe", "parties", *ways], _lines(table, _better), texts=2)
+    made.table(["table", "recipe", "parties", *ways], _lines(table, _better))
     return made
 
 

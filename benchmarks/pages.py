@@ -22,6 +22,8 @@ from simfl.report.words import JOINT
 
 RESULTS = cells.ROOT / "docs" / "results"
 QUICK_RESULTS = cells.ROOT / "runs" / "quick"
+# A cell of a column of numbers: a number, perhaps in bold and with a unit; a dash; nothing.
+_NUMBER = re.compile(r"(?:\*\*)?[+-]?[\d.,]*\d(?: (?:%|ms|s|[KMG]?B))?(?:\*\*)?|-|")
 PALE_SOLO = "#eab48f"
 OTHERS = "#1c2330"  # software of others, and what is published
 COLOURS = {  # the report's, by all the names that our tables use
@@ -59,11 +61,13 @@ class Page:
         """A list."""
         self.lines += [*(f"- {text}" for text in texts), ""]
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: int = 1) -> None:
-        """A table; the first columns are text (so many), the others are numbers."""
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A table. Columns of numbers have their numbers below each other; the first one names the rows."""
+        cells = [[str(cell) for cell in row] for row in rows]
+        below = [all(_NUMBER.fullmatch(row[place]) for row in cells) for place in range(1, len(columns))]
         self.lines.append("| " + " | ".join(columns) + " |")
-        self.lines.append("|" + "---|" * texts + "---:|" * (len(columns) - texts))
-        self.lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+        self.lines.append("|---|" + "".join("---:|" if numbers else "---|" for numbers in below))
+        self.lines += ["| " + " | ".join(row) + " |" for row in cells]
         self.lines.append("")
 
     def picture(self, name: str, what: str) -> None:

@@ -6,7 +6,8 @@ Four parties, recipe "joint" with epsilon, delta 1e-5, three seeds. All settings
 (`simfl/joint/private_rule.py`), all declarations from `benchmarks/declared.py`: nothing is chosen here. SOLO and ALL-IN
 have no noise; each finds its number of trees on a fifth of its training rows and then trains on all of them.
 
-Writes docs/results/private.md, .json and .png (--quick: below runs/quick). An interrupted command continues.
+Writes docs/results/private.md, .json and .png (--quick: below runs/quick). An interrupted command continues; --data
+keeps what the page has of the other tables.
 """
 
 from __future__ import annotations
@@ -237,10 +238,10 @@ def say_worth(made: Page, found: list[Entry]) -> None:
         "without noise, of those measured:"
     )
     rows = [[name, *(worth(found, name, c) for c in kinds(found))] for name in names(found)]
-    made.table(["data", *(f"colluding = {c}" for c in kinds(found))], rows, texts=1 + len(kinds(found)))
+    made.table(["data", *(f"colluding = {c}" for c in kinds(found))], rows)
     made.head("What was aimed at")
     made.say("Written down before the rule was made; `colluding = 3`.")
-    made.table(["", "aim", "measured", ""], targets(found), texts=4)
+    made.table(["", "aim", "measured", ""], targets(found))
     made.say(
         "The rule was changed twice after looks at test rows, each time for bank, and each time by what training rows "
         "that are in no test say. At the first look the AUC of bank and default_credit at epsilon 1 was .0399 and "
@@ -288,7 +289,7 @@ def say_declared(made: Page, tables: list[str]) -> None:
         made.lines += [study.schema.to_toml(), "```", ""]
         rows.append([name, came.remark, came.digest()])
     made.head("Data")
-    made.table(["data set", "what it is", "SHA-256 begins"], rows, texts=3)
+    made.table(["data set", "what it is", "SHA-256 begins"], rows)
 
 
 def plot(found: list[Entry], path: Path) -> None:
@@ -324,7 +325,7 @@ def plot(found: list[Entry], path: Path) -> None:
 def main() -> None:
     """Measure what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=list(STUDIES), choices=list(STUDIES))
+    parser.add_argument("--data", nargs="+", default=list(STUDIES), choices=list(STUDIES), help="keeps the others")
     parser.add_argument("--quick", action="store_true", help="one table, one seed, two epsilons")
     parser.add_argument("--draw", action="store_true", help="measure nothing: page and picture from private.json")
     given = parser.parse_args()
@@ -340,9 +341,25 @@ def main() -> None:
     store = cells.Store(cells.FOLDER / "private.jsonl")
     results = cells.run(todo, measured, store, "private", workers=1)
     found = [cell | result for cell, result in zip(todo, results, strict=True)]
+    found = in_order([*found, *([] if given.quick else others(where / "private.json", given.data))])
     where.mkdir(parents=True, exist_ok=True)
     (where / "private.json").write_text(json.dumps(found, indent=1))
     write(found, where, given.quick)
+
+
+def others(path: Path, measured: Iterable[str]) -> list[Entry]:
+    """What is known of tables that are not measured now."""
+    known: list[Entry] = json.loads(path.read_text()) if path.exists() else []
+    return [entry for entry in known if entry["data"] not in set(measured)]
+
+
+def in_order(found: Iterable[Entry]) -> list[Entry]:
+    """By table, as the studies are listed.
+
+    >>> [entry["data"] for entry in in_order([{"data": "bank"}, {"data": "ijcnn1"}])]
+    ['ijcnn1', 'bank']
+    """
+    return sorted(found, key=lambda entry: list(STUDIES).index(entry["data"]))
 
 
 def write(found: list[Entry], where: Path, quick: bool) -> None:

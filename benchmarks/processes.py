@@ -48,6 +48,8 @@ SLOW = "p0"  # its name
 NAME = "benchmarks.processes"  # of this module, for FLARE
 OF_TREES = ("SumOntoRows", "Grow", "SumPerLeaf", "Add", "Read")  # what parties are asked for every tree
 SETTING = ("recipe", "parties", "rows", "columns", "slower", "delay", "candidates")  # what a figure is of
+COMMAND, PARTIES = "python -m benchmarks.processes", [5, 20, 50]
+DEFAULTS: dict[str, float] = {"rows": 1000, "columns": 12, "trees": 24, "slower": 1.0, "delay": 0.0}
 ROOT = Path(__file__).parents[1]
 AT_ONCE = 10  # parties that are started together
 HEAD = [
@@ -280,7 +282,7 @@ def keep(found: dict[str, Any], path: Path = RESULTS / "processes.json") -> None
 
 def write_page(every: list[dict[str, Any]], path: Path) -> None:
     """The tables: one for each way in which the parties were kept busy, with when and with what below it."""
-    page = Page("A federation of processes", "python -m benchmarks.processes", measured="as said below each table")
+    page = Page("A federation of processes", COMMAND, measured="as said below each table")
     page.say(
         "A hub and parties as processes of their own on one machine, each with its certificate, NVIDIA FLARE between "
         "them. Milliseconds are processor time per tree, but for a hop (a question there and its answer back): its are "
@@ -293,10 +295,21 @@ def write_page(every: list[dict[str, Any]], path: Path) -> None:
         rows_of = [r for r in every if (r["rows"], r["columns"], r["slower"], r["delay"]) == kind]
         slow = f", one party computes {slower:g} times as long" if slower != 1 else ""
         slow += f", one party takes {delay:g} seconds for each answer" if delay else ""
-        page.head(f"Parties of {rows:,} rows with {columns} columns{slow}")
+        counts = {r["parties"] for r in rows_of}
+        whole = f": {rows * min(counts):,} rows" if len(counts) == 1 else ""
+        page.head(f"Parties of {rows:,} rows with {columns} columns{whole}{slow}")
         page.table(HEAD, map(row, rows_of))
         page.bullets(dict.fromkeys(f"{_who(rows_of, r['measured'])}: {r['measured']}." for r in rows_of))
+        page.say(f"To measure it again: {', '.join(dict.fromkeys(f'`{command_of(r)}`' for r in rows_of))}.")
     page.write(path)
+
+
+def command_of(found: dict[str, Any]) -> str:
+    """What to type for a row of the page; what is left out is the default."""
+    told = {name: found[name] for name in ("rows", "columns", "trees", "slower", "delay", "candidates")}
+    given = [f"--{name} {value:g}" for name, value in told.items() if value is not None and value != DEFAULTS.get(name)]
+    one = "" if found["parties"] in PARTIES else f" --parties {found['parties']}"
+    return " ".join([f"{COMMAND}{one} --recipes {found['recipe']}", *given, "--keep"])
 
 
 def _who(rows: list[dict[str, Any]], measured: str) -> str:
@@ -306,20 +319,27 @@ def _who(rows: list[dict[str, Any]], measured: str) -> str:
     return ", ".join(f"{r['recipe']} with {r['parties']}" for r in rows if r["measured"] == measured)
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
+    """What can be asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parties", type=int, nargs="+", default=[5, 20, 50])
+    parser.add_argument("--parties", type=int, nargs="+", default=PARTIES)
     parser.add_argument("--recipes", nargs="+", default=["similar", "joint"])
-    parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--columns", type=int, default=12)
-    parser.add_argument("--trees", type=int, default=24)
-    parser.add_argument("--slower", type=float, default=1.0, help=f"{SLOW} computes this many times as long")
-    parser.add_argument("--delay", type=float, default=0.0, help=f"seconds that {SLOW} takes for each answer")
+    for name in ("rows", "columns", "trees"):
+        parser.add_argument(f"--{name}", type=int, default=DEFAULTS[name])
+    for name, meaning in (
+        ("slower", "computes this many times as long"),
+        ("delay", "takes so long for each answer, s"),
+    ):
+        parser.add_argument(f"--{name}", type=float, default=DEFAULTS[name], help=f"{SLOW} {meaning}")
     parser.add_argument("--candidates", type=int, help="bounds the search of the similar recipe")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which a training is given up")
     parser.add_argument("--keep", action="store_true", help="write the figures to docs/results/")
     parser.add_argument("--draw", action="store_true", help="measure nothing: the page again, from the JSON")
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    given = arguments().parse_args()
     if given.draw:
         write_page(json.loads((RESULTS / "processes.json").read_text()), RESULTS / "processes.md")
         return

@@ -1,7 +1,5 @@
-"""Fills pages from the package itself and from what was measured, so that they cannot go stale."""
+"""Fills pages from the package itself, so that they cannot go stale."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +10,7 @@ from simfl import cli, messages, params
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """MkDocs calls this for every page."""
-    fills = {"parameters": parameters, "commands": commands, "messages": all_messages, "verdict": verdict}
+    fills = {"parameters": parameters, "commands": commands, "messages": all_messages}
     for mark, text in fills.items():
         if f"<!-- {mark} -->" in markdown:
             markdown = markdown.replace(f"<!-- {mark} -->", text())
@@ -60,10 +58,3 @@ def all_messages() -> str:
             fields = ", ".join(f"`{f.name}`" for f in msgspec.structs.fields(kind)) or "none"
             parts += [f"### {kind.__name__}", "", (kind.__doc__ or "").strip(), "", f"Fields: {fields}", ""]
     return "\n".join(parts)
-
-
-def verdict() -> str:
-    """What holds of the paper: the table of docs/results/paper.md, with links from docs/howto."""
-    blocks = (Path(__file__).parent / "results" / "paper.md").read_text().split("\n\n")
-    table = next(block for block in blocks if block.startswith("| the paper's claim |"))
-    return re.sub(r"\]\((?=[\w.-]+\.md\))", "](../results/", table)

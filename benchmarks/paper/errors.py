@@ -300,17 +300,18 @@ def plot_errors(table: Table, printed: dict[str, Errors], path: Path) -> None:
         colours = [COLOURS.get(label, COLOURS[SOLO]) for label in labels]
         own = printed.get(data) if table.settings == "paper" and "STAND-IN" not in source(data).remark else None
         marks = [own.simfl, own.tfl, own.solo_a, own.solo_b, own.all_in] if own else [0.0] * len(labels)
-        axis.barh(labels, [100 * v for v in values], color=colours, alpha=0.85)
+        axis.barh(labels, [100 * v for v in values], color=colours)
         if own:
             axis.scatter(marks, labels, marker="|", s=160, color="black", zorder=3)
         for place, value in enumerate(values):  # in the bar: beside it, it would read as the mark's
             axis.annotate(percent(value), (0, place), (4, 0), **LABEL)
         axis.set_title(star(data), fontsize=10)
-        axis.set_xlabel("rows, percent", fontsize=8)
+        axis.set_xlabel("wrong rows, percent", fontsize=8)
         axis.set_xlim(0, 1.1 * max(*(100 * v for v in values), *marks, 1e-9))
-        axis.set_xticks([])
-        axis.spines[["top", "right", "bottom"]].set_visible(False)
+        axis.locator_params(axis="x", nbins=3)
+        axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(left=False)
+        axis.tick_params(axis="x", labelsize=8)
     np.atleast_1d(axes)[0].invert_yaxis()
     marked = (
         "\nblack line: the paper's figure, where the data is the paper's or a sample of it"

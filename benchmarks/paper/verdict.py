@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.pages import Page, measured_of
+from benchmarks.pages import RESULTS, Page, measured_of
 from benchmarks.paper import bound, efficiency, training
 from benchmarks.paper.claims import summary
 from benchmarks.paper.errors import Plan, Table, claims_of
@@ -17,6 +18,8 @@ from simfl.privacy.guard import default_hashes
 
 SETTINGS = ("paper", "today")
 PAGES = ("errors-theta-0.8", "errors-balanced", "theta", "parties", "efficiency", "error-bound", "privacy")
+HOW_TO = RESULTS.parent / "howto" / "reproduce-the-paper.md"
+BEGIN, END = "<!-- what holds: written by `python -m benchmarks.paper verdict` -->", "<!-- until here -->"
 Line = list[str]
 
 
@@ -37,11 +40,25 @@ def write(plan: Plan, out: Path, command: str) -> None:
         _theorem_2(plan, out),
         _theorem_1(plan, out),
     ]
-    made.table(["the paper's claim", "with the paper's settings", "with today's settings", "page"], lines, texts=4)
+    made.table(["the paper's claim", "with the paper's settings", "with today's settings", "page"], lines)
+    if out == RESULTS:
+        HOW_TO.write_text(filled(HOW_TO.read_text(), made.text))
     made.head("When, and with what")
     rows = [[f"[{name}]({name}.md)", measured_of(out / f"{name}.md") or "-"] for name in PAGES]
-    made.table(["page", "measured"], rows, texts=2)
+    made.table(["page", "measured"], rows)
     made.write(out / "paper.md")
+
+
+def filled(how_to: str, page: str) -> str:
+    r"""The how-to with the table of this page, whose links lead from there to here.
+
+    >>> filled(f"a\n{BEGIN}\n{END}\nb", "text\n\n| [x](x.md) |\n").split("\n\n")[1]
+    '| [x](../results/x.md) |'
+    """
+    before, rest = how_to.split(BEGIN)
+    table = next(block for block in page.split("\n\n") if block.startswith("|")).rstrip("\n")
+    table = re.sub(r"\]\((?=[\w.-]+\.md\))", "](../results/", table)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
 
 
 def _as_measured(plan: Plan, store: Kept) -> Plan:

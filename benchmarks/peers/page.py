@@ -149,14 +149,14 @@ def _remarks() -> list[str]:
 def _place(page: Page, results: Results, data: str, parties: int) -> None:
     trees = results.trees[data, parties]
     page.head(f"{star(data)}, {parties} parties, {trees} trees")
-    rows = []
+    rows, failures = [], []
     for method in METHODS:
         if (data, parties, method) not in results.found:
             continue
         failed = results.failure(data, parties, method)
         if failed:
-            told = failed if failed == "not run" else f"FAILED: {failed}".replace("|", "/")
-            rows.append([method, told, *[""] * 6])
+            rows.append([method, *"-" * 7])
+            failures.append(f"{method}: {plainly(failed)}.")
             continue
         loss, error, auc, seconds, n_bytes, messages = (
             results.mean(data, parties, method, w) for w in ("logloss", "error", "auc", "seconds", "bytes", "messages")
@@ -170,6 +170,18 @@ def _place(page: Page, results: Results, data: str, parties: int) -> None:
         ["method", "log loss", "error", "AUC", "seconds", "sent", "sent per tree", "messages in sequence per tree"],
         rows,
     )
+    for failure in failures:
+        page.say(failure)
+
+
+def plainly(failure: str) -> str:
+    """A failure without Python's name for it.
+
+    >>> plainly("TimeoutError: not finished after 1200 seconds"), plainly("not run")
+    ('not finished after 1200 seconds', 'not run')
+    """
+    name, colon, fact = failure.partition(": ")
+    return fact if colon and name.isidentifier() else failure
 
 
 RIVALS = (CYCLIC, BAGGING, DIVIDED, PAPER)  # what the default recipe must be better than
@@ -319,14 +331,15 @@ def plot_losses(results: Results, path: Path) -> None:
     for axis, (data, parties) in zip(axes.flat, results.places, strict=False):
         values = [results.mean(data, parties, m, "logloss") for m in methods]
         colours = [drawn.get(m, pages.OTHERS) for m in methods]
-        bars = axis.barh(methods, np.nan_to_num(values), color=colours, alpha=0.85)
+        bars = axis.barh(methods, np.nan_to_num(values), color=colours)
         axis.bar_label(bars, ["no figure" if np.isnan(v) else f"{v:.4f}" for v in values], padding=3, fontsize=7)
         axis.invert_yaxis()
         axis.tick_params(left=False, labelsize=7)
-        axis.set_xticks([])
+        axis.locator_params(axis="x", nbins=4)
+        axis.set_xlabel("log loss (less is better)", fontsize=8)
         axis.set_xlim(0, 1.3 * max(np.nanmax(values), 1e-9))
         axis.set_title(f"{star(data)}, {parties} parties, {results.trees[data, parties]} trees", fontsize=9)
-        axis.spines[["top", "right", "bottom"]].set_visible(False)
+        axis.spines[["top", "right"]].set_visible(False)
     for axis in axes[:, 1:].flat:
         axis.set_yticklabels([])
     figure.suptitle("Log loss on held-out rows (lower is better)", fontsize=11)

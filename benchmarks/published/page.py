@@ -94,7 +94,7 @@ def say_verdicts(made: Page, found: Found, absent: Mapping[str, str]) -> None:
     )
     rows = [[title, joint, similar, *numbers] for title, *numbers, joint, similar in _all(found)]
     heads = ["table", "joint is", "similar is", "published", "SimFL joint", "SimFL similar", "pooled XGBoost"]
-    made.table(heads, rows, texts=3)
+    made.table(heads, rows)
     if any("*" in row[0] for row in rows):
         made.say("\\* The publication has more rows of this table than we have, to our disadvantage (below).")
     for name, why in absent.items():
@@ -333,10 +333,10 @@ def say_clients(made: Page, found: Found) -> None:
         made.say(f"**{name}**")
         published, pooled = FEDXGBLLR[name]
         at = list(published)
-        lines = [["*FedXGBllr, Flower's reproduction*", *(f"{published[n]:.4f}" for n in at), "-"]]
-        lines.append(["*XGBoost on all rows, Flower's*", *(f"{pooled:.4f}" for _ in at), "-"])
+        lines = [["*FedXGBllr, Flower's reproduction*", *(text for n in at for text in (f"{published[n]:.4f}", "-"))]]
+        lines.append(["*XGBoost on all rows, Flower's*", *(text for _ in at for text in (f"{pooled:.4f}", "-"))])
         lines += [[LABELS[method], *_clients_cells(found, name, method, at)] for method in METHODS]
-        made.table(["method", *(f"{n} clients" for n in at), "+- at most"], lines)
+        made.table(["method", *(text for n in at for text in (f"{n} clients", "+-"))], lines)
     say_verdict(made, _judged_clients(found))
     made.say(
         "Where protocols differ: **the rows**. The reproduction joins other files of LIBSVM than its text counts: "
@@ -352,12 +352,11 @@ def _rows_words(names: Sequence[str]) -> str:
 def _clients_cells(found: Found, data: str, method: str, at: Sequence[int]) -> list[str]:
     told: dict[str, Any] = {"data": data, "method": method, "settings": "stopped"}
     got = [found.estimate(**told, **({} if method == ALL_IN else {"clients": n})) for n in at]
-    widest = max((g.half for g in got if g), default=float("nan"))
-    return [*(number(g, 4) for g in got), f"{widest:.4f}"]
+    return [text for g in got for text in (number(g, 4), half(g, 4))]
 
 
 def say_data(made: Page, found: Found) -> None:
     """The files, by their digests."""
     made.head("Data")
     rows = [[name, origin(name).remark, origin(name).digest()] for name in found.names()]
-    made.table(["table", "what it is", "SHA-256 begins"], rows, texts=3)
+    made.table(["table", "what it is", "SHA-256 begins"], rows)

@@ -89,7 +89,7 @@ def demo(
     run: DemoRun = Path("runs/demo"),
     report: WithReport = True,
 ) -> None:
-    """Four real hospitals with heart disease data: alone, in turns, with SimFL, and pooled.
+    """Four real hospitals with heart disease data: alone, in turns, with SimFL (similar and joint), and pooled.
 
     Cleveland, Budapest, Zurich and Basel, Long Beach: 920 patients, who come with the package (simfl.datasets.heart).
     Some ten seconds; the first time twenty more, to compile. --splits 20 gives narrower intervals.
@@ -145,6 +145,8 @@ def simulate(
     report: WithReport = True,
 ) -> None:
     """Split a file into parties, or take one file for each, and compare SOLO, TFL, SimFL and ALL-IN on held-out rows.
+
+    SimFL by the recipe that is given and, unless that is joint, by the joint recipe, too.
 
     Example: simfl simulate patients.csv --label outcome --by hospital --json results.json
     """

@@ -32,6 +32,12 @@ def test_the_record_of_the_recipes_is_what_their_tables_say():
         assert accuracy.words(record[tuple(key)]) == loss, key
 
 
+def test_the_recipes_say_when_and_with_what_their_tables_were_measured():
+    told = RECIPES.read_text()
+    for row in pages.read_csv(accuracy.RECORD):
+        assert f"{row['date']} (commit {row['commit']})" in told, row["method"]
+
+
 def test_the_picture_of_the_gain_shows_the_record():
     shown = dict(part.split(": ") for part in Image.open(accuracy.PICTURE).text["Description"].split("; "))
     rows = [row for row in pages.read_csv(accuracy.RECORD) if row["parties"] == accuracy.DRAWN_PARTIES]

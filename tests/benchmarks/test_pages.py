@@ -1,5 +1,11 @@
 import csv
+import re
+import shutil
+import subprocess
 
+import pytest
+
+from benchmarks import pages
 from benchmarks.pages import Page, percent, read_csv, stamp, write_csv
 
 
@@ -37,3 +43,33 @@ def test_a_stamp_has_the_days_every_version_and_its_first_commit():
 def test_a_commit_that_looks_like_a_number_stays_a_commit(tmp_path):
     write_csv(tmp_path / "x.csv", [{"commit": "12e4567", "auc": 0.5}])
     assert read_csv(tmp_path / "x.csv") == [{"commit": "12e4567", "auc": 0.5}]
+
+
+def test_every_commit_that_a_page_names_is_in_the_history():
+    def git(*words):
+        program = shutil.which("git") or "git"
+        return subprocess.run([program, *words], cwd=pages.cells.ROOT, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("this is no checkout with its history")
+    every = [page.read_text() for page in pages.RESULTS.parent.rglob("*.md")]
+    named = {commit for text in every for commit in re.findall(r"commit ([0-9a-f]{7,})\b", text)}
+    assert named
+    assert [commit for commit in sorted(named) if git("merge-base", "--is-ancestor", commit, "HEAD").returncode] == []
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["0.5", "**0.25**", "-"], True),
+        (["+17.3", "-7.5", ""], True),
+        (["15.1 %", "1,234 KB", "12 ms"], True),
+        (["holds on 3 of 6", "-"], False),
+        (["0.5 to 0.7"], False),
+        (["294b6b7b15b60379"], False),
+    ],
+)
+def test_columns_of_numbers_are_those_whose_cells_are_numbers(cells, numbers):
+    made = Page("A", "a", measured="now")
+    made.table(["row", "column"], [["a", cell] for cell in cells])
+    assert (made.lines[-len(cells) - 2] == "|---|---:|") == numbers

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from benchmarks.pages import RESULTS
-from benchmarks.processes import keep, write_page
+from benchmarks.processes import SETTING, arguments, command_of, keep, write_page
 
 
 def figures() -> list[dict]:
@@ -28,3 +28,14 @@ def test_a_new_figure_takes_the_place_of_the_old_one(tmp_path: Path):
     page = (tmp_path / "kept.md").read_text()
     assert "| 77.77 |" in page
     assert "later" in page
+
+
+@pytest.mark.parametrize("found", figures(), ids=lambda found: command_of(found).partition(" --")[2])
+def test_the_page_names_the_command_that_measures_a_figure(found):
+    given = vars(arguments().parse_args(command_of(found).split()[3:]))
+    assert given["keep"]
+    assert found["parties"] in given.pop("parties")
+    assert [found["recipe"]] == given.pop("recipes")
+    assert {name: given[name] for name in (*SETTING, "trees") if name in given} == {
+        name: found[name] for name in (*SETTING, "trees") if name in given
+    }
