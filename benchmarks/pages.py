@@ -23,7 +23,7 @@ from simfl.report.words import JOINT
 RESULTS = cells.ROOT / "docs" / "results"
 QUICK_RESULTS = cells.ROOT / "runs" / "quick"
 # A cell of a column of numbers: a number, perhaps in bold and with a unit; a dash; nothing.
-_NUMBER = re.compile(r"(?:\*\*)?[+-]?[\d.,]*\d(?: (?:%|ms|s|[KMG]?B))?(?:\*\*)?|-|")
+_NUMBER = re.compile(r"(?:\*\*)?[+-]?[\d.,]*\d(?:e[+-]?\d+)?(?: (?:%|ms|s|[KMG]?B))?(?:\*\*)?|-|")
 PALE_SOLO = "#eab48f"
 OTHERS = "#1c2330"  # software of others, and what is published
 COLOURS = {  # the report's, by all the names that our tables use

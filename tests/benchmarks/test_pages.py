@@ -61,7 +61,7 @@ def test_every_commit_that_a_page_names_is_in_the_history():
 @pytest.mark.parametrize(
     ("cells", "numbers"),
     [
-        (["0.5", "**0.25**", "-"], True),
+        (["0.5", "**0.25**", "-", "9.5e+09"], True),
         (["+17.3", "-7.5", ""], True),
         (["15.1 %", "1,234 KB", "12 ms"], True),
         (["holds on 3 of 6", "-"], False),

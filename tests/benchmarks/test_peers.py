@@ -211,7 +211,7 @@ def test_two_lines_are_equal_where_they_cross(work, messages, other_work, other_
         assert (ours.seconds(at / 2) < theirs.seconds(at / 2)) != (ours.seconds(2 * at) < theirs.seconds(2 * at))
 
 
-def test_the_page_is_written_with_failures_in_their_rows(tmp_path, table, monkeypatch, named):
+def test_a_failure_is_a_sentence_below_its_table(tmp_path, table, monkeypatch, named):
     monkeypatch.setattr(page.Page, "sources", lambda self, names: None)
     monkeypatch.setattr(training, "_data", lambda name: table)
     wanted = [measure.cell(m, "a9a", 2, 0, 8) for m in (DEFAULT, PAPER, measure.ALL_IN)]
@@ -219,7 +219,8 @@ def test_the_page_is_written_with_failures_in_their_rows(tmp_path, table, monkey
     measured.append((measure.cell(PLUGIN_NAME, "a9a", 2, 0, 8), {"failed": "ended with 1: no wheel"}))
     page.write(measured, tmp_path, "command", quick=True)
     text = (tmp_path / "peers.md").read_text()
-    assert f"| {PLUGIN_NAME} | FAILED: ended with 1: no wheel |" in text
+    assert f"| {PLUGIN_NAME} |{' - |' * 7}" in text
+    assert f"\n{PLUGIN_NAME}: ended with 1: no wheel.\n" in text
     assert (tmp_path / "peers-latency.png").exists()
     assert (tmp_path / "peers-logloss.png").exists()
     assert simfl.__version__ in text
