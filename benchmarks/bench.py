@@ -338,7 +338,8 @@ def _joint(found: dict[str, Any]) -> Rows:
     results = [r for name in ("joint-million", "joint-midsize") for r in found.get(name, [])]
     if not results:
         return []
-    rows = [['`recipe="joint"`', *(f"{r['rows']:,} rows, {r['function']}, depth {r['depth']}" for r in results)]]
+    heads = [f"{r['rows']:,} rows, {r['function']}, depth {r['depth']}" for r in results]
+    rows = [['`recipe="joint"`', *numbered(heads)]]
     if any("logloss" in r for r in results):
         for key, words in {"joint": "**log loss on new rows**, joint", "all_in": "the same, ALL-IN"}.items():
             losses = [f"{r['logloss'][key]:.4f}" if "logloss" in r else "" for r in results]
@@ -353,6 +354,18 @@ def _joint(found: dict[str, Any]) -> Rows:
     for place, when in enumerate(("before", "after")):
         rows.append([f"load {when}", *(f"{r['load'][place]:.0f}" for r in results)])
     return rows
+
+
+def numbered(heads: Sequence[str]) -> list[str]:
+    """Headings of which none is the same as another.
+
+    >>> numbered(["a9a", "HIGGS", "a9a"])
+    ['a9a, run 1', 'HIGGS', 'a9a, run 2']
+    """
+    return [
+        head if heads.count(head) == 1 else f"{head}, run {heads[: place + 1].count(head)}"
+        for place, head in enumerate(heads)
+    ]
 
 
 def _joint_growth(found: dict[str, Any]) -> Rows:
