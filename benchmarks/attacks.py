@@ -144,6 +144,7 @@ def known_model(name: str, kind: str, rounds: int, effort: int) -> list[dict[str
             say(f"{name}, {kind}, {knows}, {seen}")
             rows = timberstrike.rows_behind(forest, equations, start, pool, 0, effort)
             entry = {"data": name, "model": f"XGBoost, {kind}", "knows": knows, "sees": seen}
+            entry["leaves"] = int(equations.asked.sum())
             found.append(entry | shares(people, rows, start, X, y))
     return found
 
@@ -166,11 +167,22 @@ def our_model(name: str, recipe: str, n_trees: int, effort: int) -> list[dict[st
     people = replace(people, given=settings_of(recipe, len(people.y)) | {"n_trees": n_trees})
     found = []
     for seen in finished.views_of(people):
-        say(f"{name}, {recipe}: {seen.who}")
-        counted = finished.reconstruct(people, seen, effort)
-        entry = {"data": name, "model": recipe, "knows": seen.who, "sees": seen.role, "rows": len(counted.success)}
-        found.append(entry | {"success": float(counted.success.mean()), "guess": float(counted.guess.mean())})
+        asked = [None, as_many_leaves(people)] if recipe in PRIVATE and not seen.has_rows else [None]
+        for some in asked:
+            say(f"{name}, {recipe}: {seen.who}{f', {some} trees' if some else ''}")
+            counted = finished.reconstruct(people, seen, effort, some)
+            entry = {"data": name, "model": recipe, "knows": seen.who, "sees": seen.role, "rows": len(counted.success)}
+            entry |= {"trees": some} if some else {}
+            entry |= {"success": float(counted.success.mean()), "guess": float(counted.guess.mean())}
+            found.append(entry | {"leaves": int(counted.details["leaves"])})
     return found
+
+
+def as_many_leaves(people: finished.People) -> int:
+    """How many trees of a private model have as many leaves as the joint recipe without epsilon: a fair comparison."""
+    plain = replace(people, given=RECIPES["joint"] | {"n_trees": people.given["n_trees"]})
+    n, private = (int((timberstrike.forest_of(p.model).feature < 0).sum()) for p in (plain, people))
+    return max(round(n / private * len(timberstrike.forest_of(people.model).start)), 1)
 
 
 def tables(quick: bool, only: Sequence[str]) -> list[dict[str, Any]]:

@@ -262,8 +262,8 @@ def views_of(people: People) -> list[Seen]:
     return views
 
 
-def reconstruct(people: People, seen: Seen, effort: int) -> Counted:
-    """The attack of `timberstrike.py` beside the rows that it began with.
+def reconstruct(people: People, seen: Seen, effort: int, n_trees: int | None = None) -> Counted:
+    """The attack of `timberstrike.py` beside the rows that it began with; from all trees, or from some, at random.
 
     Sums are given exactly, without the noise that the joint recipe adds: the attack can only do better than in life.
     """
@@ -277,6 +277,9 @@ def reconstruct(people: People, seen: Seen, effort: int) -> Counted:
         equations = equations.with_sums(mine[0] + theirs[0], mine[1] + theirs[1], batch % seen.sums_every == 0)
     if seen.has_rows:
         equations = equations.without(*mine)
+    if n_trees is not None:
+        drawn = np.random.default_rng(people.seed).permutation(len(forest.start))[:n_trees]
+        equations = equations.only(np.isin(forest.tree_of_node, drawn))
     target = members if seen.has_rows else np.concatenate([members, own])
     start, pool = first_guess(people, len(target), seen.has_rows)
     found = timberstrike.rows_behind(forest, equations, start, pool, people.seed, effort)
@@ -284,7 +287,8 @@ def reconstruct(people: People, seen: Seen, effort: int) -> Counted:
     tables = (np.column_stack(rows) for rows in (found, start))
     success, guess = (timberstrike.matched_share(table, truth, categories) for table in tables)
     misfits = [equations.misfit(*forest.sums(*rows)) for rows in (found, (people.X[target], people.y[target]))]
-    return Counted(success, guess, dict(zip(("misfit", "misfit_of_truth"), misfits, strict=True)))
+    details = dict(zip(("misfit", "misfit_of_truth"), misfits, strict=True))
+    return Counted(success, guess, details | {"leaves": float(equations.asked.sum())})
 
 
 def first_guess(people: People, n: int, has_rows: bool) -> tuple[tuple[AnyArray, AnyArray], AnyArray]:

@@ -12,11 +12,13 @@ from simfl.audit.finished import (
     People,
     attribute_from_answers,
     members_from_answers,
+    reconstruct,
     rows_from_all_trees,
     views_of,
 )
 from simfl.audit.query import attributes_by_query
 from simfl.audit.views import Prior
+from simfl.training.trees import all_trees
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,15 @@ def test_exact_leaf_values_fit_the_rows_behind_them_and_noisy_ones_do_not(cancer
     similar, joint = (rows_from_all_trees(people(cancer, recipe), effort=1)[1] for recipe in ("similar", "joint"))
     assert similar.details["misfit_of_truth"] < 0.01
     assert joint.details["misfit_of_truth"] > 0.5
+
+
+def test_an_attack_with_fewer_trees_has_fewer_equations(cancer):
+    asked = people(cancer, "similar")
+    outsider = views_of(asked)[0]
+    whole, one = (reconstruct(asked, outsider, 1, n_trees).details["leaves"] for n_trees in (None, 1))
+    trees = all_trees(asked.model.booster)
+    assert whole == sum(len(tree.leaves) for tree in trees)
+    assert one in {len(tree.leaves) for tree in trees}
 
 
 @pytest.mark.parametrize(("load", "objective"), [(load_iris, "multi:softprob"), (load_diabetes, "reg:squarederror")])

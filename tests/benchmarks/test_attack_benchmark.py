@@ -36,6 +36,7 @@ def test_the_page_shows_guessing_beside_every_rate():
         "knows": "A party that has the model",
         "sees": "other party",
         "rows": 9,
+        "leaves": 1234,
     }
     details = {"auc": 0.6, "auc_low": 0.55, "auc_high": 0.65, "tpr": 0.02, "tpr_low": 0.01, "tpr_high": 0.04}
     details |= {"auc_offline": 0.58, "auc_rmia": 0.59, "auc_confidence": 0.51, "imputed": 0.5}
@@ -48,7 +49,7 @@ def test_the_page_shows_guessing_beside_every_rate():
         "epsilon": [bound | {"code": "simfl 1"}],
     }
     text = attacks.page(found, quick=False, picture="attacks.png").text
-    assert "| joint | rows of its own | the model | 9 | 70.0 | 65.0 | +5.0 |" in text
+    assert "| joint | rows of its own | the model | 9 | 1,234 | 70.0 | 65.0 | +5.0 |" in text
     assert "| diabetes | joint | XGBoost | 57.0 | 0.600 | 0.550 | 0.650 | 2.0 | 1.0 | 4.0 |" in text
     assert "| diabetes | joint | 57.0 | 50.0 | +7.0 | +1.0 | +12.0 | 50.0 |" in text
     assert "| joint, epsilon 1 | 1.0 | 0 | 0.20 | 60 | 100 |" in text

@@ -160,7 +160,8 @@ def test_what_an_outsider_gets_counts_with_epsilon_too():
         one | {"model": "XGBoost, pooled", "knows": "ranges", "sees": "values alone", "success": 0.9},
         one | outside | {"model": "joint", "success": 0.5},
         one | inside | {"model": "joint", "success": 0.8},
-        one | outside | {"model": "joint, epsilon 10", "success": 0.62},
+        one | outside | {"model": "joint, epsilon 10", "success": 0.62, "leaves": 4800},
+        one | outside | {"model": "joint, epsilon 10", "success": 0.48, "leaves": 720, "trees": 90},
     ]
     points = {timberstrike.name(e): timberstrike.points(entries, timberstrike.name(e), "diabetes") for e in entries}
     assert points == pytest.approx(
@@ -171,9 +172,21 @@ def test_what_an_outsider_gets_counts_with_epsilon_too():
             "SimFL, joint, epsilon 10": 22,
         }
     )
-    assert "gets more than from the same recipe without: 22.0 after 10.0." in timberstrike.verdict(entries)
-    entries[-1]["success"] = 0.45  # less than without
+    told = timberstrike.verdict(entries)
+    assert "gets more than from the same recipe without: 22.0 after 10.0." in told
+    assert "4,800 leaves; by 90 of the trees, with 720 leaves as without epsilon, it gets 8.0 after 10.0. " in told
+    entries[-2]["success"] = 0.45  # less than without
     assert "gets more" not in timberstrike.verdict(entries)
+
+
+def test_private_training_is_held_against_training_alone():
+    one = {"data": "bank", "seed": 0}
+    aucs = {0.3: 0.6, 1.0: 0.75, 10.0: 0.79}
+    entries = [one | {"method": "joint", "epsilon": e, "colluding": 3, "auc": auc} for e, auc in aucs.items()]
+    entries += [one | {"method": "joint", "epsilon": 1.0, "colluding": 0, "auc": 0.69}]
+    entries += [one | {"method": "SOLO", "auc": 0.7}]
+    told = "bank, nobody trusted, from epsilon 1 on; bank, parties trusted, at no epsilon here."
+    assert private.beside_solo(entries).endswith(told)
 
 
 def test_epsilon_has_students_interval_over_seeds():
