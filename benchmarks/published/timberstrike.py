@@ -98,9 +98,10 @@ def verdict(entries: Sequence[Entry]) -> str:
     ]
     return (
         "a rate says something only beside guessing, which the publication does not give. On diabetes our attack "
-        "reaches the published rates of bagging and of pooled statistics on XGBoost with node statistics, on stroke it "
-        "stays a little below those of bagging. Points above guessing, by whoever has the model and knows the columns' "
-        f"ranges: {'; '.join(told)}. So a model without node statistics gives away less than the same one with them, "
+        "reaches the published rates of bagging and of pooled statistics on XGBoost with node statistics, on stroke "
+        "those of pooled statistics (of two clients), and it stays a little below those of bagging. Points above "
+        f"guessing, by whoever has the model and knows the columns' ranges: {'; '.join(told)}. So a model without "
+        "node statistics gives away less than the same one with them, "
         f"and not nothing; SimFL's are no exception.{_with_epsilon(entries)}"
     )
 
@@ -124,8 +125,9 @@ def _by_leaves(entries: Sequence[Entry]) -> str:
         whole = next(o["leaves"] for o in of_outsiders(entries) if (o["model"], o["data"]) == (e["model"], e["data"]))
         plain = points(entries, LABELS["joint"], e["data"])
         told.append(
-            f"on {e['data']} {whole:,} leaves; by {e['trees']} of the trees, with {e['leaves']:,} leaves as without "
-            f"epsilon, it gets {100 * (e['success'] - e['guess']):.1f} after {plain:.1f}"
+            f"on {e['data']} they have {whole:,} leaves, and each is an equation; by {e['trees']} of them, with "
+            f"{e['leaves']:,} leaves as without epsilon, the attack gets {100 * (e['success'] - e['guess']):.1f} after "
+            f"{plain:.1f}"
         )
     return f"The rule for epsilon grows more trees: {'; '.join(told)}. " if told else ""
 

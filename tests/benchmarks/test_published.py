@@ -174,7 +174,8 @@ def test_what_an_outsider_gets_counts_with_epsilon_too():
     )
     told = timberstrike.verdict(entries)
     assert "gets more than from the same recipe without: 22.0 after 10.0." in told
-    assert "4,800 leaves; by 90 of the trees, with 720 leaves as without epsilon, it gets 8.0 after 10.0. " in told
+    assert "4,800 leaves, and each is an equation; by 90 of them, with 720 leaves as without epsilon" in told
+    assert "the attack gets 8.0 after 10.0. " in told
     entries[-2]["success"] = 0.45  # less than without
     assert "gets more" not in timberstrike.verdict(entries)
 
