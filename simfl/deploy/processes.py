@@ -83,16 +83,21 @@ class _Asked(BaseException):
 
 
 def _end(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # asked twice: once is enough
     raise _Asked(number)
+
+
+def _ends_already(number: int, frame: object) -> None:
+    """Asked twice: once is enough."""
 
 
 @contextlib.contextmanager
 def _on_signals(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have the signals that ask to end handled like this. One that is ignored stays so, as after `nohup`."""
-    heard = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in heard}
+    before = {number: signal.getsignal(number) for number in ENDS}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     try:
+        for number in before:
+            signal.signal(number, handle)
         yield
     finally:
         for number, handler in before.items():
@@ -102,13 +107,16 @@ def _on_signals(handle: Callable[[int, FrameType | None], None]) -> Iterator[Non
 @contextlib.contextmanager
 def _foreground(kit: Path, site: str, log_format: Format) -> Iterator[Log]:
     """The log of a site that this process runs alone, until it is asked to end."""
-    with owned(kit), contextlib.closing(Log(kit, site, sys.stdout, log_format)) as log, _on_signals(_end):
-        log.tell("started", f"SimFL {version('simfl')}, process {os.getpid()}; logs: {kit / LOG}, {kit / FLARE_LOG}")
+    with owned(kit), contextlib.closing(Log(kit, site, sys.stdout, log_format)) as log:
         try:
-            yield log
+            with _on_signals(_end):
+                logs = f"{kit / LOG}, {kit / FLARE_LOG}"
+                log.tell("started", f"SimFL {version('simfl')}, process {os.getpid()}; logs: {logs}")
+                yield log
         except _Asked as asked:
             by_hand = asked.args[0] == signal.SIGINT
-            log.tell("ended", "stopped by Ctrl-C" if by_hand else "stopped")
+            with _on_signals(_ends_already):
+                log.tell("ended", "stopped by Ctrl-C" if by_hand else "stopped")
             raise SystemExit(130 if by_hand else 143) from None
 
 

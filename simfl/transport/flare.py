@@ -47,7 +47,7 @@ BEAT = 2.0  # a site that is still working says so after this many seconds
 CALL_TIMEOUT = 8.0  # seconds after which a call without any reply has failed and is repeated
 PAUSE = 0.2  # seconds before that
 LOOK = 0.5  # seconds after which the hub looks whether a party that has not answered has left
-PERSIST = 20.0  # seconds for which a site tries again to fetch a piece of a question
+PERSIST = 60.0  # seconds for which a site tries again to fetch a piece of a question: several calls
 SLOW = 10.0  # seconds after which a party that has not answered is named to whoever waits
 
 MOST_SAID = 3000  # characters of what a site says went wrong
@@ -97,9 +97,13 @@ def said_by(party: str, body: bytes) -> str:
 
     >>> said_by("south", b"no rows." + bytes([27]) + b"[2J")
     "Party 'south': no rows. [2J"
+    >>> said_by("south", b"Party 'south' is well. Party 'north' is not.")
+    "Party 'south': Party 'south' is well. Party 'north' is not."
     """
-    text = "".join(letter if letter.isprintable() else " " for letter in body.decode(errors="replace")[:MOST_SAID])
-    return text if text.startswith(f"Party {party!r}") else f"Party {party!r}: {text}"
+    said = body[: 4 * MOST_SAID].decode(errors="replace")[:MOST_SAID]  # a letter has four bytes at most
+    text = "".join(letter if letter.isprintable() else " " for letter in said)
+    of_itself = text.startswith(f"Party {party!r}") and text.count("Party ") == 1
+    return text if of_itself else f"Party {party!r}: {text}"
 
 
 def fetch(piece: Callable[[int], Any], size: int, who: str) -> bytes:
@@ -156,7 +160,7 @@ class FlareTransport:
             except SimFLError as error:
                 refused.append(error)
         if refused:
-            raise refused[0]
+            raise min(refused, key=lambda error: isinstance(error, TrainingStopped))  # why comes first
         if lost and all(isinstance(loss, PartyLeft) for loss in lost.values()):
             raise PartyLeft(list(lost))
         if lost:
@@ -227,6 +231,7 @@ class FlareTransport:
         """Ask until the site answers or says what is wrong."""
         along = data if len(data) <= MOST else b""
         while True:
+            asked = time.monotonic()
             frame = self._ask(party, number, len(data), along)
             kind, size, body = unpack_frame(frame, party, self.run, number)
             if kind == _DONE:
@@ -234,7 +239,10 @@ class FlareTransport:
             if kind == _LARGE:
                 return fetch(partial(self._more, party, number), size, f"Party {party!r}")
             if kind == _FAILED:
-                raise SimFLError(said_by(party, body))
+                logger.error("%s", text := said_by(party, body))  # at once: others may be at work for long
+                raise SimFLError(text)
+            if time.monotonic() - asked < BEAT / 2:
+                time.sleep(PAUSE)  # it says too often that it is busy
             along = b""  # the site has the question
 
     def _ask(self, party: str, number: int, size: int, along: bytes) -> Any:
@@ -406,7 +414,7 @@ class SiteEnd(ABC):
         since = time.monotonic()
         while True:
             try:
-                return self._hub(timeout=60.0).piece(number, start)
+                return self._hub(timeout=CALL_TIMEOUT).piece(number, start)
             except CollabCallError:
                 if number != self._number or time.monotonic() - since > PERSIST:
                     raise

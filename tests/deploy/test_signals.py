@@ -9,9 +9,21 @@ import pytest
 
 from simfl.deploy import processes
 
+# What is ignored stays ignored: where these tests themselves run after `nohup`, too.
+pytestmark = pytest.mark.usefixtures("heard")
+
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-WAITS = "import time; time.sleep(600)"
+WAITS = "import time; time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); {WAITS}"
+
+
+@pytest.fixture
+def heard():
+    """All of these signals are handled, whoever started the tests."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in STATUS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class BadMoment:
@@ -43,7 +55,7 @@ def running(tmp_path, monkeypatch):
     """Be a party in the foreground whose FLARE is a process that only waits; it is asked to end at a bad moment."""
     started = []
 
-    def run(number):
+    def run(number, before=lambda: None):
         def start(kit, environment, log):
             process = subprocess.Popen([sys.executable, "-c", WAITS])
             process._waitpid_lock = BadMoment(number)
@@ -53,11 +65,14 @@ def running(tmp_path, monkeypatch):
         monkeypatch.setattr(processes, "start", start)
         monkeypatch.setattr(processes, "warn_of_expiry", lambda kit, log: None)
         with processes._foreground(tmp_path, "north", "text") as log:
+            before()
             return processes._run(tmp_path, {}, log)
 
     yield run
     for process in started:
-        assert process.poll() is not None
+        left = process.poll() is None
+        process.kill()
+        assert not left
 
 
 @pytest.mark.parametrize("number", STATUS)
@@ -71,28 +86,50 @@ def test_a_process_that_is_asked_to_end_in_the_midst_of_waiting_ends(running, nu
 @pytest.mark.parametrize("number", STATUS)
 def test_a_signal_that_is_ignored_stays_so(tmp_path, number):
     """As after `nohup`: whoever closes the terminal does not mean this process."""
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        with processes._foreground(tmp_path, "north", "text"):
-            signal.raise_signal(number)
-            assert signal.getsignal(number) is signal.SIG_IGN
-    finally:
-        signal.signal(number, before)
+    signal.signal(number, signal.SIG_IGN)
+    with processes._foreground(tmp_path, "north", "text"):
+        signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_IGN
 
 
-def test_who_is_asked_twice_ends_once(tmp_path):
-    before = [signal.getsignal(number) for number in STATUS]
+@pytest.mark.parametrize("second", STATUS)
+def test_who_is_asked_again_while_it_says_that_it_ends_ends_once(tmp_path, second, monkeypatch, capsys):
+    tell = processes.Log.tell
 
-    def asked_twice():
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            signal.raise_signal(signal.SIGTERM)
+    def told(log, event, text, level="info"):
+        if event == "ended":
+            signal.raise_signal(second)
+        tell(log, event, text, level)
 
+    monkeypatch.setattr(processes.Log, "tell", told)
     with pytest.raises(SystemExit) as end, processes._foreground(tmp_path, "north", "text"):
-        asked_twice()
+        signal.raise_signal(signal.SIGTERM)
     assert end.value.code == 143
-    assert [signal.getsignal(number) for number in STATUS] == before
+    assert capsys.readouterr().out.endswith("north  stopped\n")
+    assert {signal.getsignal(number) for number in STATUS} == {signal.default_int_handler}
+
+
+@pytest.mark.parametrize("number", STATUS)
+def test_who_is_asked_before_anything_has_begun_ends_with_a_word(tmp_path, number, monkeypatch, capsys):
+    monkeypatch.setattr(processes, "version", lambda name: signal.raise_signal(number))
+    with pytest.raises(SystemExit) as end, processes._foreground(tmp_path, "north", "text"):
+        pytest.fail("it was asked before")
+    assert end.value.code == STATUS[number]
+    assert "stopped" in capsys.readouterr().out
+
+
+class Finalizer:
+    """Python swallows what is raised while an object goes."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_that_python_swallows_does_not_make_a_process_deaf(running, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: None)
+    with pytest.raises(SystemExit) as end:
+        running(signal.SIGTERM, before=Finalizer)  # nobody keeps it
+    assert end.value.code == 143
 
 
 def test_a_process_whose_end_cannot_be_seen_is_not_waited_for_for_ever(monkeypatch):

@@ -300,6 +300,16 @@ def test_a_large_question_survives_a_connection_that_breaks(ends, monkeypatch):
     assert (line.party.done, len(pieces)) == (1, 3)
 
 
+def test_a_piece_that_comes_too_late_is_asked_for_again():
+    party, timeouts, asked = Party(), [], []
+    party.hub.piece = once_in_a_while(asked, 0, lambda number, start: wire.encode(msg.SumFeatures()))
+    party._hub = lambda timeout: timeouts.append(timeout) or party.hub
+    size = len(wire.encode(msg.SumFeatures()))
+    assert flare.unpack_frame(party.reply(plain.MOST, RUN, 1, size, b""), "a", RUN, 1)[0] == flare._DONE
+    assert len(timeouts) == 3
+    assert max(timeouts) < flare.PERSIST / 3  # also where every call is given up only then
+
+
 def test_a_question_that_is_out_of_reach_is_given_up_and_the_next_one_is_answered(ends, monkeypatch):
     monkeypatch.setattr(flare, "PERSIST", 0.3)
     party, asked = Party(), []
@@ -341,6 +351,38 @@ def test_a_party_that_refuses_does_not_leave_another_at_work(ends, monkeypatch):
         line.transport.ask_all({"north": msg.SumFeatures(), "south": msg.SumFeatures()})
     assert working[-1] == "done"
     line.transport.close()
+
+
+def test_a_party_that_says_at_once_that_it_is_busy_is_not_asked_without_a_pause(monkeypatch):
+    monkeypatch.setattr(flare, "PAUSE", 0.1)
+    asked = []
+
+    def ask(run, number, size, data):
+        asked.append(data)
+        kind = flare._BUSY if len(asked) < 4 else flare._DONE
+        return flare.pack_frame(kind, b"" if kind == flare._BUSY else wire.encode(msg.Done()), run, number)
+
+    transport = flare.FlareTransport({"north": lambda timeout: SimpleNamespace(ask=ask)}, {}, LONG, "one")
+    begun = time.monotonic()
+    assert transport.ask_all({"north": msg.SumFeatures()}) == {"north": msg.Done()}
+    assert time.monotonic() - begun > 0.3
+    transport.close()
+
+
+def test_what_a_party_refuses_is_logged_at_once_and_told_before_that_somebody_stopped(caplog):
+    def refuse(run, number, size, data):
+        return flare.pack_frame(flare._FAILED, b"no rows.", run, number)
+
+    def busy(run, number, size, data):
+        within(lambda: "no rows" in caplog.text, LONG)
+        transport.stop("by the operator")
+        return flare.pack_frame(flare._BUSY, b"", run, number)
+
+    sites = {name: lambda timeout, ask=ask: SimpleNamespace(ask=ask) for name, ask in (("b", busy), ("a", refuse))}
+    transport = flare.FlareTransport(sites, {}, LONG, "one")
+    with pytest.raises(SimFLError, match="Party 'a': no rows"):
+        transport.ask_all({"b": msg.SumFeatures(), "a": msg.SumFeatures()})
+    transport.close()
 
 
 def test_a_question_that_nobody_can_work_on_does_not_get_the_answer_before_it():
