@@ -159,7 +159,7 @@ def run(
 
 def _timed(train: Callable[..., Curve], *given: Any) -> dict[str, Any]:
     begun = time.perf_counter()
-    return {"curve": train(*given), "seconds": time.perf_counter() - begun}
+    return {"curve": train(*given), "seconds": time.perf_counter() - begun} | state()
 
 
 def _pooled_before(results: list[dict]) -> dict[str, Any] | None:
@@ -167,7 +167,7 @@ def _pooled_before(results: list[dict]) -> dict[str, Any] | None:
     *before, now = results
     for r in before:
         if now["method"] == "ALL-IN" and all(r[fact] == now[fact] for fact in ("data", "seed", "method")):
-            return {"curve": r["curve"], "seconds": r["seconds"]}
+            return {fact: r[fact] for fact in r if fact not in now}
     return None
 
 
@@ -237,7 +237,8 @@ def recorded(results: list[dict], earlier: list[dict]) -> list[dict]:
     for r in results:
         key = tuple(r[name] for name in KEY)
         seeds = len({other["seed"] for other in results if tuple(other[name] for name in KEY) == key})
-        new[key] = dict(zip(KEY, key, strict=True)) | {"logloss": best(results, *key), "seeds": seeds} | state()
+        when = {fact: r[fact] for fact in ("code", "commit", "date") if fact in r}  # not now: --from has earlier ones
+        new[key] = dict(zip(KEY, key, strict=True)) | {"logloss": best(results, *key), "seeds": seeds} | when
     kept = {tuple(row[name] for name in KEY): row for row in earlier}
     return list((kept | new).values())
 

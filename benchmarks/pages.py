@@ -160,13 +160,18 @@ def versions() -> str:
     return f"{told}, numpy {np.__version__}, Python {platform.python_version()}"
 
 
-@functools.cache  # a process measures with the code that it began with
+@functools.cache
 def commit() -> str:
     """The commit of the code, in short; empty where there is no history."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=cells.ROOT, capture_output=True, text=True, check=False
     )
     return found.stdout.strip()
+
+
+# A process measures with the code that it began with, whatever is committed meanwhile.
+commit()
+cells.code()
 
 
 def with_commit(code: str, short: str) -> str:

@@ -307,7 +307,7 @@ def write_page(every: list[dict[str, Any]], path: Path) -> None:
 def command_of(found: dict[str, Any]) -> str:
     """What to type for a row of the page; what is left out is the default."""
     told = {name: found[name] for name in ("rows", "columns", "trees", "slower", "delay", "candidates")}
-    given = [f"--{name} {value:g}" for name, value in told.items() if value is not None and value != DEFAULTS.get(name)]
+    given = [f"--{name} {value}" for name, value in told.items() if value is not None and value != DEFAULTS.get(name)]
     one = "" if found["parties"] in PARTIES else f" --parties {found['parties']}"
     return " ".join([f"{COMMAND}{one} --recipes {found['recipe']}", *given, "--keep"])
 

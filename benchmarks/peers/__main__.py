@@ -50,6 +50,8 @@ def main() -> None:
         return
     all_data, all_parties = ("a9a", "cod-rna") if given.quick else NAMES, PARTIES
     data, parties = given.data or all_data, given.parties or all_parties
+    if given.keep and not (given.only and {*data} <= {*all_data} and {*parties} <= {*all_parties}):
+        parser.error(f"--keep needs --only, and places that the page has: {', '.join(all_data)}, {all_parties}")
     out = given.out or (QUICK_RESULTS if given.quick else RESULTS)
     earlier = page.earlier(out / "peers.csv") if given.keep else {}
     wanted = [

@@ -132,7 +132,9 @@ def beside_solo(entries: Sequence[Entry]) -> str:
         if alone is None:
             continue
         for colluding, trust in TRUST.items():
-            above = [e for e in EPSILONS if (got := at(entries, name, e, colluding)) and got.mean > alone.mean]
+            known = {e: got.mean for e in EPSILONS if (got := at(entries, name, e, colluding))}
+            below = [e for e, mean in known.items() if not mean > alone.mean]
+            above = [e for e in known if e > max(below, default=0.0)]
             told.append(f"{name}, {trust}, {f'from epsilon {min(above):g} on' if above else 'at no epsilon here'}")
     return f"It is above that of training alone: {'; '.join(told)}." if told else ""
 

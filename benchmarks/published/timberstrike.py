@@ -74,8 +74,9 @@ def say(made: Page, entries: Sequence[Entry]) -> None:
         "Published rates: all columns, the depths 3 to 8; diabetes and stroke with three clients unless five are "
         "named. The range of the publication's abstract, 73.1 to 95.6 on stroke, is from the lowest of all columns to "
         "the highest of the most important columns alone; ours are of all columns. *Rows*: those that are to be found. "
-        "Bagging is attacked at one client, as in the publication; SimFL's and pooled models, by all rows of the other "
-        "parties. The more rows there are, the better guessing fares by this measure."
+        "Bagging is attacked at one client, as in the publication. Of SimFL's models, whoever knows the ranges looks "
+        "for the rows of all parties, a party for those of the others; of pooled XGBoost both look for all rows. The "
+        "more rows there are, the better guessing fares by this measure."
     )
     made.say(f"**Verdict**: {verdict(entries)}")
 

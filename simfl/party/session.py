@@ -172,7 +172,7 @@ class Session:
         if self._brought_secret:  # it is in the files of the parties that may have it, and is never sent to anybody
             return msg.SealedSecret(sealed={})
         if message.first == self.name:
-            self.secret = self.secret or secrets.token_bytes(SECRET_BYTES)
+            self.secret, self._giver = self.secret or secrets.token_bytes(SECRET_BYTES), None
             return msg.SealedSecret(sealed={other: keys.seal(other, self.secret) for other in keys.pairs})
         if message.sealed is None:
             raise ProtocolError(
@@ -396,7 +396,7 @@ class Session:
         kept, giver = read_keys(self.folder) if self.folder is not None else None, self._giver
         if kept is None or kept[0] is None or giver is None or kept[0] == self.secret:
             return None
-        self.secret = kept[0]
+        self.secret, self._covers = kept[0], None
         return PrivacyError(
             f"{self.party} got another secret from {giver!r} than it has kept of this run, and what was decided before "
             f"cannot be opened with it. The kept one stays. Resume without {giver!r}, or ask it which run it resumes."

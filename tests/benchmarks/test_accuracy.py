@@ -47,9 +47,10 @@ def test_the_picture_of_the_gain_shows_the_record():
 
 def test_what_is_measured_now_takes_the_place_of_what_was():
     earlier = [{"data": "a9a", "parties": 2, "method": method, "logloss": 0.5} for method in ("SOLO", "joint")]
-    curves = [{"data": "a9a", "parties": 2, "method": "joint", "seed": s, "curve": [0.5, 0.4 - s / 10]} for s in (0, 1)]
+    now = {"data": "a9a", "parties": 2, "method": "joint", "commit": "1234567", "date": "2026-11-16"}
+    curves = [now | {"seed": s, "curve": [0.5, 0.4 - s / 10]} for s in (0, 1)]
     solo, joint = accuracy.recorded(curves, earlier)
     assert solo == earlier[0]
     assert joint["logloss"] == pytest.approx(0.35)
     assert joint["seeds"] == 2
-    assert "code" in joint
+    assert (joint["commit"], joint["date"]) == ("1234567", "2026-11-16")

@@ -374,7 +374,7 @@ def test_what_a_party_refuses_is_logged_at_once_and_told_before_that_somebody_st
         return flare.pack_frame(flare._FAILED, b"no rows.", run, number)
 
     def busy(run, number, size, data):
-        within(lambda: "no rows" in caplog.text, LONG)
+        assert within(LONG, lambda: "no rows" in caplog.text)
         transport.stop("by the operator")
         return flare.pack_frame(flare._BUSY, b"", run, number)
 
