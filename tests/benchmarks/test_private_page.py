@@ -53,3 +53,16 @@ def test_the_page_is_what_its_figures_make() -> None:
     kept = (RESULTS / "private.md").read_text().split("\n\n")
     made = private.page(json.loads((RESULTS / "private.json").read_text())).text.split("\n\n")
     assert kept[2:] == made[2:]
+
+
+def test_the_table_of_the_documentation_has_the_figures_that_were_measured():
+    found = json.loads((RESULTS / "private.json").read_text())
+    lines = (RESULTS.parent / "privacy.md").read_text().splitlines()
+    at = lines.index("| | ALL-IN | SOLO | epsilon 10 | epsilon 1 | epsilon .1 |") + 2
+    told = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[at : at + 6]]
+    columns = [{"method": m} for m in ("ALL-IN", "SOLO")]
+    columns += [{"method": "joint", "colluding": private.N_PARTIES - 1, "epsilon": e} for e in (10.0, 1.0, 0.1)]
+    for name, *cells in told:
+        metric = "auc" if name.endswith("AUC") else "logloss"
+        means = [private.mean(found, metric, data=name.split(",")[0], **column) for column in columns]
+        assert cells == [f"{mean:.3f}".lstrip("0") for mean in means], name
