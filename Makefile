@@ -7,7 +7,7 @@
 # make chaos   kill -9 hub and parties twenty times in a training of 100 trees: the model must be the same
 # make paper   the paper's tables, figures and theorems, into docs/results (under two hours on two cores)
 # make peers   SimFL beside its peers, each in its own environment, into docs/results
-# make published   tables that others published, SimFL beside them, into docs/results (11 to 40 minutes on two quiet cores)
+# make published   tables that others published, SimFL beside them, into docs/results (11 minutes on two quiet cores, more where they are slow)
 # make image-steps   what the Dockerfile and the Compose file do, played without Docker (as root; some minutes)
 # make lock    renew requirements.lock, requirements-demo.lock and requirements-image.lock from pyproject.toml
 
@@ -27,7 +27,7 @@ test: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal simfl benchmarks tests
+	$(BIN)/pytest -n 3 --dist worksteal simfl benchmarks tests
 	$(BIN)/pytest -q README.md docs
 	$(BIN)/mkdocs build --strict
 

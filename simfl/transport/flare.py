@@ -410,13 +410,13 @@ class SiteEnd(ABC):
         return answer
 
     def _piece(self, number: int, start: int) -> Any:
-        """A piece of a question. It is asked for again where a connection broke, unless the hub asks something else."""
+        """A piece of a question. It is asked for again where a connection broke, unless a newer question came."""
         since = time.monotonic()
         while True:
             try:
                 return self._hub(timeout=CALL_TIMEOUT).piece(number, start)
             except CollabCallError:
-                if number != self._number or time.monotonic() - since > PERSIST:
+                if number < self._number or time.monotonic() - since > PERSIST:
                     raise
                 time.sleep(PAUSE)
 

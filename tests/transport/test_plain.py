@@ -310,6 +310,19 @@ def test_a_piece_that_comes_too_late_is_asked_for_again():
     assert max(timeouts) < flare.PERSIST / 3  # also where every call is given up only then
 
 
+@pytest.mark.parametrize(("newest", "tries"), [(4, 3), (5, 3), (6, 1)])
+def test_a_piece_is_asked_for_again_until_a_newer_question_comes(newest, tries):
+    """The thread that works on a question may begin before its number is noted."""
+    party, asked = Party(), []
+    party.hub.piece, party._number = once_in_a_while(asked, 0, lambda number, start: b"piece"), newest
+    if tries == 1:
+        with pytest.raises(CollabCallError):
+            party._piece(5, 0)
+    else:
+        assert party._piece(5, 0) == b"piece"
+    assert len(asked) == tries
+
+
 def test_a_question_that_is_out_of_reach_is_given_up_and_the_next_one_is_answered(ends, monkeypatch):
     monkeypatch.setattr(flare, "PERSIST", 0.3)
     party, asked = Party(), []
