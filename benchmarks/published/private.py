@@ -118,7 +118,7 @@ def say(made: Page, entries: Sequence[Entry]) -> None:
         made.table(["epsilon", *(text for trust in TRUST.values() for text in (trust, "+-"))], lines)
     made.say(f"**Verdict**: {verdict(entries)} {beside_solo(entries)}")
     made.say(
-        "*Alone*: the mean over the parties of each one's own model, which nobody else sees and which has no noise. "
+        "*Alone*: the mean over the parties' own models, which nobody else sees and which have no noise. "
         "Rows are dealt out at random here, so that a party alone has a fair quarter of them; skewed parties have more "
         "to gain. The other recipes and TFL have no epsilon that covers the whole model, and no place here."
     )

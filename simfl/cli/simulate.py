@@ -144,9 +144,7 @@ def simulate(
     run: SimulationRun = None,
     report: WithReport = True,
 ) -> None:
-    """Split a file into parties, or take one file for each, and compare SOLO, TFL, SimFL and ALL-IN on held-out rows.
-
-    SimFL by the recipe that is given and, unless that is joint, by the joint recipe, too.
+    """Split a file into parties, or take one file for each. Compare SOLO, TFL, SimFL (also joint) and ALL-IN.
 
     Example: simfl simulate patients.csv --label outcome --by hospital --json results.json
     """
