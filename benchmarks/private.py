@@ -195,9 +195,18 @@ def worth(found: list[Entry], name: str, colluding: int) -> str:
     alone = mean(found, "logloss", data=name, method="SOLO")
     at = epsilons(found, colluding)
     losses = {e: mean(found, "logloss", data=name, epsilon=e, colluding=colluding) for e in at}
-    worse = [e for e, loss in losses.items() if not loss < alone]
-    better = [e for e in losses if e > max(worse, default=0.0)]
-    return f"from {better[0]:g} on" if better else "at none"
+    least = for_good({e: loss < alone for e, loss in losses.items()})
+    return "at none" if least is None else f"from {least:g} on"
+
+
+def for_good(better: Mapping[float, bool]) -> float | None:
+    """From which epsilon on it is better, and stays so.
+
+    >>> for_good({0.3: True, 1.0: False, 3.0: True, 10.0: True}), for_good({1.0: False})
+    (3.0, None)
+    """
+    worse = max((e for e, is_so in better.items() if not is_so), default=0.0)
+    return min((e for e in better if e > worse), default=None)
 
 
 def page(found: list[Entry], quick: bool = False) -> Page:

@@ -3,10 +3,10 @@
     python -m benchmarks.published [--quick] [--data heart breast ...] [--seeds 5] [--draw]
 
 UniFed, FLamby, FedXGBllr's reproduction: paper, similar, joint, TFL, SOLO and pooled XGBoost on the publication's own
-split. Maddock et al. and TimberStrike: from the figures of `benchmarks.private` and `benchmarks.attacks`, which are not
-measured again. Writes docs/results/published.md, .csv and pictures (--quick: below runs/quick). An interrupted command
-continues; --data keeps what the page has of the other tables; --draw writes page and pictures again from the CSV. What
-data is missing, the page says.
+split. Maddock et al. and TimberStrike: from the figures of `benchmarks.private` and `benchmarks.attacks`, which `make
+published` measures before. Writes docs/results/published.md, .csv and pictures (--quick: below runs/quick). An
+interrupted command continues; --data keeps what the page has of the other tables; --draw writes page and pictures again
+from the CSV. What data is missing, the page says.
 """
 
 from __future__ import annotations

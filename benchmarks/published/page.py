@@ -31,7 +31,7 @@ UNITS = {"default_credit": "AUC", "student": "MSE (less is better)", "breast": "
 HOW = {"published": "UniFed's settings", "stopped": "the package's defaults, stopped on validation rows"}
 ELSEWHERE = (
     "Maddock et al. and TimberStrike are taken from [what a guarantee costs](private.md) and [attacks on the finished "
-    "model](attacks.md), and not measured again; each section names its day and its code"
+    "model](attacks.md), which `make published` measures before; each section names its day and its code"
 )
 PLACES = {MEAN: "mean of the centres", POOLED: "pooled test rows"}
 CENTRES = {

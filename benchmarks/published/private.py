@@ -132,10 +132,9 @@ def beside_solo(entries: Sequence[Entry]) -> str:
         if alone is None:
             continue
         for colluding, trust in TRUST.items():
-            known = {e: got.mean for e in EPSILONS if (got := at(entries, name, e, colluding))}
-            below = [e for e, mean in known.items() if not mean > alone.mean]
-            above = [e for e in known if e > max(below, default=0.0)]
-            told.append(f"{name}, {trust}, {f'from epsilon {min(above):g} on' if above else 'at no epsilon here'}")
+            known = {e: got.mean > alone.mean for e in EPSILONS if (got := at(entries, name, e, colluding))}
+            least = private.for_good(known)
+            told.append(f"{name}, {trust}, {'at no epsilon here' if least is None else f'from epsilon {least:g} on'}")
     return f"It is above that of training alone: {'; '.join(told)}." if told else ""
 
 
