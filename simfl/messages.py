@@ -20,7 +20,7 @@ from msgspec import Meta
 from simfl.data.schema import Column
 from simfl.params import Learned, TrainParams
 
-VERSION = 8  # of the protocol: parties of different versions refuse each other
+VERSION = 1  # of the protocol: parties of different versions refuse each other
 
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # neither NaN nor infinite
 ClassLabel = bool | int | Finite | str

@@ -28,7 +28,7 @@ def read_json(path: Path, kind: Any) -> Any:
 
 
 class _Found(msgspec.Struct):
-    protocol: int | None = None
+    protocol: int
 
 
 def read_prepared(path: Path) -> hub.Prepared | None:

@@ -46,7 +46,7 @@ class BeganTogether(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     params: TrainParams
     classes: list[ClassLabel] | None
-    protocol: int | None = None  # None: of before it was written down
+    protocol: int
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -28,7 +28,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     base_score: list[float]
     mean: list[float] | None = None  # of every feature, with shared cut points: the centre of its grid
     deviation: list[float] | None = None  # and its unit
-    protocol: int | None = None  # whose trees they are: None of before it was written down
+    protocol: int  # whose trees they are
 
 
 class Grew(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -76,14 +76,13 @@ def open_journal(path: Path | None = None) -> Journal[Entry]:
     return of_this_protocol(journal, [began.protocol for began in journal.of(Began)])
 
 
-def of_this_protocol(journal: Journal[E], begun_with: Iterable[int | None]) -> Journal[E]:
+def of_this_protocol(journal: Journal[E], begun_with: Iterable[int]) -> Journal[E]:
     """The journal, unless another version of the protocol began the training: no tree would fit the next one."""
     for version in begun_with:
         if version != VERSION:
             journal.close()
-            before = "an earlier version" if version is None else f"version {version}"
             raise FileError(
-                f"This training was begun with {before} of the protocol, and this is version {VERSION}: it cannot be "
-                "resumed. Start a new training, without --resume."
+                f"This training was begun with version {version} of the protocol, and this is version {VERSION}: it "
+                "cannot be resumed. Start a new training, without --resume."
             )
     return journal

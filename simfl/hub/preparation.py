@@ -32,6 +32,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema | None  # where the columns have names
     seed: int
     params: PrepareParams
+    protocol: int  # the version that found it
     n_hashes: int = 0
     bucket_width: float | None = None
     equal_hashes: dict[str, dict[str, float]] = {}  # party -> other party -> mean count of equal hash values
@@ -39,7 +40,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     neighbours: blind.Neighbours | None = None
     agreed: list[msg.Result] = []  # on cut points, as the parties sealed it: trees grown together
-    protocol: int | None = None  # the version that found it: None of before it was written down
 
     @property
     def rows(self) -> dict[str, int]:
