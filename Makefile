@@ -79,7 +79,7 @@ COMPILE := -m uv pip compile pyproject.toml --universal --python-version 3.11 --
 
 lock:
 	$(PYTHON) -m pip install --quiet uv
-	$(PYTHON) $(COMPILE) --extra dev --extra docs --extra onnx --extra tensorboard --extra mlflow --upgrade -o requirements.lock
+	$(PYTHON) $(COMPILE) --extra dev --extra docs --extra onnx --extra mlflow --upgrade -o requirements.lock
 	$(PYTHON) $(COMPILE) --group demo --upgrade --constraints requirements.lock -o requirements-demo.lock
 	$(PYTHON) $(COMPILE) --group demo --extra flare --extra sql --extra dp --upgrade --constraints requirements.lock -o requirements-image.lock
 
