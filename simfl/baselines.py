@@ -24,7 +24,7 @@ from simfl.params import BINS, JOINT_ONLY, TrainParams, cores, prepare_params, s
 from simfl.party import Party, Rows, Split
 from simfl.training.losses import Loss, in_matrix, is_multi, loss_named, loss_of, settings_of
 from simfl.training.losses.base import RISING
-from simfl.training.trees import on_device, threads_for, xgboost_params
+from simfl.training.trees import threads_for, xgboost_params
 
 # How every method of a comparison stops: a fifth of each party's training rows decides (SOLO: of its own), and the best
 # round is kept once 20 more have brought nothing. The rows that measure a gain have no part in it.
@@ -93,18 +93,17 @@ def xgboost_model(splits: Mapping[str, Split], classes: list[Any] | None, params
         found = _labels(aside, loss, classes)
         watched.append((xgb.QuantileDMatrix(aside.X, weight=aside.weight, ref=train_rows, **found, **binned), "valid"))
     recorder = _Recorder(next(iter(splits)) if len(splits) == 1 else "all")
-    with on_device(checked.device):
-        booster = xgb.train(
-            _settings(checked, classes, train_rows, threads),
-            train_rows,
-            checked.n_trees,
-            evals=watched,
-            early_stopping_rounds=checked.early_stopping_rounds,
-            verbose_eval=False,
-            callbacks=[recorder],
-            custom_metric=_log_loss if _takes_margins(checked) else None,
-            maximize=loss.metric in RISING,
-        )
+    booster = xgb.train(
+        _settings(checked, classes, train_rows, threads),
+        train_rows,
+        checked.n_trees,
+        evals=watched,
+        early_stopping_rounds=checked.early_stopping_rounds,
+        verbose_eval=False,
+        callbacks=[recorder],
+        custom_metric=_log_loss if _takes_margins(checked) else None,
+        maximize=loss.metric in RISING,
+    )
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
     return models.from_booster(booster, classes, recorder.history, schema)

@@ -297,10 +297,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "joint: the mean gradient and hessian of a row are rounded to some 2**gradient_bits steps; fewer hide more; "
         "at most 12 where min_group is above 1, because sums have noise; None: the recipe's",
     ] = None
-    device: Annotated[
-        Annotated[str, Meta(pattern=r"\Acpu\Z|\Acuda(:[0-9]{1,3})?\Z")] | None,
-        "where XGBoost grows a builder's trees: cpu, cuda or cuda:1, at every party alike; None: cpu",
-    ] = None
     early_stopping_rounds: Annotated[
         Positive | None, "stop when the validation metric has not improved for n trees"
     ] = None
@@ -371,7 +367,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
     "cuts": ("shared", "no party's own value becomes a threshold"),
     "grow_policy": ("depthwise", "trees are grown level by level"),
-    "device": (None, "its own kernels grow trees, on the CPU"),
     "max_cat_to_onehot": (4, "levels are asked about in groups"),
     "max_cat_threshold": (64, "levels are asked about in groups"),
 }
