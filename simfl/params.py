@@ -20,9 +20,7 @@ Matching = Literal["blind", "shared"]
 Ids = Literal["linked", "fresh"]
 Objective = Literal[
     "binary:logistic",
-    "binary:logitraw",
     "multi:softprob",
-    "multi:softmax",
     "reg:squarederror",
     "reg:absoluteerror",
     "reg:quantileerror",
@@ -312,7 +310,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # What an objective reads beside its name, with XGBoost's defaults. Other objectives refuse it.
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "binary:logistic": {"scale_pos_weight": 1.0},
-    "binary:logitraw": {"scale_pos_weight": 1.0},
     "reg:quantileerror": {"quantile_alpha": None},
     "reg:pseudohubererror": {"huber_slope": 1.0},
     "count:poisson": {"max_delta_step": 0.7},
@@ -320,7 +317,7 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "survival:aft": {"aft_loss_distribution": "normal", "aft_loss_distribution_scale": 1.0},
 }
 SPREAD: Final = ("reg:absoluteerror", "reg:quantileerror")  # these read label_spread
-PRIVATE_OBJECTIVES: Final = ("binary:logistic", "multi:softprob", "multi:softmax")  # start without labels
+PRIVATE_OBJECTIVES: Final = ("binary:logistic", "multi:softprob")  # start without labels
 
 _SIMILAR: Final[dict[str, Any]] = {
     "scale": "standard",
@@ -521,7 +518,7 @@ def _check_declared(params: TrainParams) -> None:
             f"delta={params.delta:g} is too large for rows={params.rows}: it must be well below one over the rows. Set "
             f"delta = {enough:g}, or lower."
         )
-    if params.objective.startswith("multi:") and params.classes is None:
+    if params.objective == "multi:softprob" and params.classes is None:
         raise ParameterError("epsilon needs the classes, because nobody may ask for them: set classes = [...].")
     n = 2 if params.classes is None else len(params.classes)
     if n < 2 or (params.objective == "binary:logistic" and n != 2) or (n != len(set(params.classes or [0, 1]))):

@@ -89,7 +89,7 @@ def test_an_objective_of_other_labels_is_refused(estimator, objective, fact):
 def test_two_class_objectives_refuse_three():
     X, y = labels("multi:softprob")
     with pytest.raises(ParameterError, match=r"knows two classes, and there are 3\. Use multi:softprob"):
-        simfl.SimFLClassifier(objective="binary:logitraw", **FEW).fit(X, y)
+        simfl.SimFLClassifier(objective="binary:logistic", **FEW).fit(X, y)
 
 
 def test_settings_and_labels_of_another_objective_are_refused():

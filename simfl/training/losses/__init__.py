@@ -17,7 +17,7 @@ from simfl.arrays import Floats
 from simfl.errors import ParameterError
 from simfl.params import SETTINGS, TrainParams, by_function
 from simfl.training.losses.base import AUC, GROWTH, Labels, Loss, finished, shortened
-from simfl.training.losses.classes import Logistic, LogitRaw, Softmax, Softprob, softmax
+from simfl.training.losses.classes import Logistic, Softprob
 from simfl.training.losses.function import ByFunction
 from simfl.training.losses.numbers import PseudoHuber, SquaredError
 from simfl.training.losses.positive import Gamma, Poisson, Tweedie
@@ -38,13 +38,11 @@ __all__ = [
     "labels_of",
     "loss_named",
 ]
-__all__ += ["loss_of", "settings_of", "shortened", "softmax", "with_spread"]
+__all__ += ["loss_of", "settings_of", "shortened", "with_spread"]
 
 LOSSES: dict[str, type[Loss]] = {
     "binary:logistic": Logistic,
-    "binary:logitraw": LogitRaw,
     "multi:softprob": Softprob,
-    "multi:softmax": Softmax,
     "reg:squarederror": SquaredError,
     "reg:absoluteerror": AbsoluteError,
     "reg:quantileerror": Quantile,
