@@ -30,8 +30,6 @@ Objective = Literal[
     "reg:tweedie",
     "survival:aft",
 ]
-FUNCTION: Final = "function:"  # and 16 digits: how messages call a function that is the objective, in one process
-Learned = Annotated[str, Meta(pattern=rf"\A({'|'.join(get_args(Objective))}|{FUNCTION}[0-9a-f]{{16}})\Z")]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -128,11 +126,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Stage 2: what decides how trees are grown from the gradients."""
 
     recipe: RecipeName = "default"
-    objective: Annotated[
-        Learned,
-        "what is learned, in XGBoost's words; in one process also a function, as XGBoost's estimators take it: "
-        "(y_true, y_pred) -> gradient, hessian",
-    ] = "binary:logistic"
+    objective: Annotated[Objective, "what is learned, in XGBoost's words"] = "binary:logistic"
     scale_pos_weight: Annotated[
         Annotated[float, Meta(gt=0, le=1e6)] | None,
         "two classes: a row of the second class counts this many times; None: 1",
@@ -440,17 +434,12 @@ def prepare_params(**given: Any) -> PrepareParams:
 
 def train_params(**given: Any) -> TrainParams:
     """The checked parameters of stage 2, with the recipe's values filled in."""
-    if callable(given.get("objective")):
-        raise ParameterError(
-            "objective is a function: only simfl.train and SimFLRegressor take one, in one process. Give one of "
-            "XGBoost's words."
-        )
     checked: TrainParams = _with_settings(_checked(TrainParams, given))
     if checked.epsilon is not None and checked.scale_pos_weight not in (None, 1.0):
         raise ParameterError("epsilon counts a row as one: scale_pos_weight is not available with it.")
     if checked.epsilon is not None and checked.objective not in PRIVATE_OBJECTIVES:
         raise ParameterError(
-            f"epsilon is not available with {_in_words(checked)}: it needs gradients with a bound and a start value "
+            f"epsilon is not available with {checked.objective}: it needs gradients with a bound and a start value "
             f"that no label decides. Use {' or '.join(PRIVATE_OBJECTIVES)}."
         )
     if is_private(checked):
@@ -472,16 +461,11 @@ def _with_settings(params: TrainParams) -> TrainParams:
     for objective, settings in SETTINGS.items():
         wrong = [name for name in settings if name not in {**own, **of_trees} and getattr(params, name) is not None]
         if wrong:
-            raise ParameterError(f"{wrong[0]} is a parameter of {objective} only, and here is {_in_words(params)}.")
+            raise ParameterError(f"{wrong[0]} is a parameter of {objective} only, and here is {params.objective}.")
     if params.label_spread is not None and params.objective not in SPREAD:
         raise ParameterError(f"label_spread is a parameter of {' and '.join(SPREAD)} only.")
     if params.objective == "reg:quantileerror" and params.quantile_alpha is None:
         raise ParameterError("reg:quantileerror needs quantile_alpha: the share of labels below what is predicted.")
-    if by_function(params.objective) and params.early_stopping_rounds and params.eval_metric is None:
-        raise ParameterError(
-            "early_stopping_rounds with a function as objective: nobody knows its loss. Say what to watch: "
-            "eval_metric='rmse' or 'mae', of margins against labels."
-        )
     if params.recipe == "joint" and "auc" in (params.eval_metric or ()):
         raise ParameterError(
             "eval_metric='auc' is not available with recipe='joint': it needs counts of few rows, which no party sends "
@@ -489,15 +473,6 @@ def _with_settings(params: TrainParams) -> TrainParams:
         )
     given = {name: default for name, default in {**of_trees, **own}.items() if getattr(params, name) is None}
     return msgspec.structs.replace(params, **given)
-
-
-def by_function(objective: str) -> bool:
-    """Whether this is the name of a function."""
-    return objective.startswith(FUNCTION)
-
-
-def _in_words(params: TrainParams) -> str:
-    return "a function as objective" if by_function(params.objective) else params.objective
 
 
 def is_private(params: PrepareParams | TrainParams) -> bool:
@@ -673,6 +648,5 @@ def _choices(struct: Any, name: str) -> str:
             return [repr(word) for word in get_args(hint)]
         return [word for part in get_args(hint) if not isinstance(part, str) for word in words(part)]
 
-    hints = get_type_hints(struct, include_extras=True) | {"objective": Objective}
-    found = words(hints[name])
+    found = words(get_type_hints(struct, include_extras=True)[name])
     return f"it must be one of {', '.join(found)}" if found else ""

@@ -157,6 +157,13 @@ def test_a_heavier_second_class_is_found_more_often():
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
+def test_a_model_is_not_continued_with_another_objective():
+    X, y = labels("reg:gamma")
+    first = simfl.train(parties(X, y), objective="reg:squarederror", **FEW)
+    with pytest.raises(ParameterError, match="init_model was trained with 'reg:squarederror', not 'reg:gamma'"):
+        simfl.train(parties(X, y), objective="reg:gamma", init_model=first, **FEW)
+
+
 @pytest.mark.parametrize(
     ("objective", "label", "fact"),
     [
