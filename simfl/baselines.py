@@ -22,9 +22,9 @@ from simfl.federation import gather, train
 from simfl.model import Model
 from simfl.params import BINS, JOINT_ONLY, TrainParams, cores, prepare_params, split, train_params, with_numbers
 from simfl.party import Party, Rows, Split
-from simfl.training.losses import Loss, in_matrix, is_multi, loss_named, loss_of, settings_of
+from simfl.training.losses import Loss, in_matrix, is_multi, loss_of, settings_of
 from simfl.training.losses.base import RISING
-from simfl.training.trees import on_device, threads_for, xgboost_params
+from simfl.training.trees import threads_for, xgboost_params
 
 # How every method of a comparison stops: a fifth of each party's training rows decides (SOLO: of its own), and the best
 # round is kept once 20 more have brought nothing. The rows that measure a gain have no part in it.
@@ -93,18 +93,16 @@ def xgboost_model(splits: Mapping[str, Split], classes: list[Any] | None, params
         found = _labels(aside, loss, classes)
         watched.append((xgb.QuantileDMatrix(aside.X, weight=aside.weight, ref=train_rows, **found, **binned), "valid"))
     recorder = _Recorder(next(iter(splits)) if len(splits) == 1 else "all")
-    with on_device(checked.device):
-        booster = xgb.train(
-            _settings(checked, classes, train_rows, threads),
-            train_rows,
-            checked.n_trees,
-            evals=watched,
-            early_stopping_rounds=checked.early_stopping_rounds,
-            verbose_eval=False,
-            callbacks=[recorder],
-            custom_metric=_log_loss if _takes_margins(checked) else None,
-            maximize=loss.metric in RISING,
-        )
+    booster = xgb.train(
+        _settings(checked, classes, train_rows, threads),
+        train_rows,
+        checked.n_trees,
+        evals=watched,
+        early_stopping_rounds=checked.early_stopping_rounds,
+        verbose_eval=False,
+        callbacks=[recorder],
+        maximize=loss.metric in RISING,
+    )
     if checked.early_stopping_rounds:
         booster = booster[: booster.best_iteration + 1]
     return models.from_booster(booster, classes, recorder.history, schema)
@@ -115,23 +113,9 @@ def _labels(rows: Rows, loss: Loss, classes: list[Any] | None) -> dict[str, Floa
     return in_matrix(as_targets(rows.y, loss, classes, "The pool"))
 
 
-def _takes_margins(params: TrainParams) -> bool:
-    """Whether XGBoost would take a log loss of margins: those of binary:logitraw."""
-    return params.objective == "binary:logitraw" and loss_of(params).metric == "logloss"
-
-
-def _log_loss(margin: Floats, rows: xgb.DMatrix) -> tuple[str, float]:
-    """The log loss of margins."""
-    loss, weight = loss_named("binary:logistic"), rows.get_weight()
-    sums = loss.metric_sums(margin.reshape(-1, 1), rows.get_label(), weight if len(weight) else None)
-    return "logloss", sums["logloss"] / (float(weight.sum(dtype=np.float64)) or len(margin))
-
-
 def _settings(params: TrainParams, classes: list[Any] | None, rows: Any, threads: int) -> dict[str, Any]:
     settings = xgboost_params(params, params.random_state or 0, threads) | {"objective": params.objective}
     settings |= settings_of(params) | {"eval_metric": loss_of(params).metric}  # only then XGBoost reads its settings
-    if _takes_margins(params):
-        settings["disable_default_eval_metric"] = settings.pop("eval_metric") == "logloss"
     del settings["base_score"]
     if params.base_score is not None:
         settings["base_score"] = params.base_score

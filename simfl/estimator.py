@@ -311,10 +311,6 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     def _objective_for(self, n_classes: int) -> str:
         """The objective as given, or what fits this number of classes."""
         given = self.get_params()["objective"]
-        if callable(given):
-            raise ParameterError(
-                "A function as objective learns margins, not classes. Use SimFLRegressor, with labels 0 and 1."
-            )
         _refuse_other_labels(given, "classes")
         if n_classes > 2 and given in LOSSES and not is_multi(given):
             raise ParameterError(
@@ -345,10 +341,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
 
 @documented(_REGRESSOR)
 class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
-    """A regressor over several parties.
-
-    `objective` is any whose labels are numbers (docs/howto/objectives.md), or a function `(y_true, y_pred) -> gradient,
-    hessian` as XGBRegressor takes it; then `predict` gives margins.
+    """A regressor over several parties. `objective` is any whose labels are numbers (docs/howto/objectives.md).
 
     >>> X = np.arange(40.0).reshape(20, 2)
     >>> SimFLRegressor(n_trees=30, random_state=0).fit(X, X[:, 0]).predict(X[:1]).shape

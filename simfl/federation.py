@@ -40,7 +40,6 @@ from simfl.privacy.guarantee import guarantee
 from simfl.privacy.tokens import SECRET_BYTES, private_of, secret_of
 from simfl.storage import write_atomically
 from simfl.training.losses import in_xgboost
-from simfl.training.losses.function import with_name
 from simfl.transport.local import LocalTransport
 
 _ABOUT = "preparation.json"
@@ -181,9 +180,7 @@ def train(
     Takes parties, or a preparation (`prepare`) to skip stage 1. Parameters are those of
     `simfl.params.PrepareParams` and `simfl.params.TrainParams`; with a preparation only the latter. `callbacks`: None
     shows a progress bar at a terminal (or what `verbose` says); an empty list shows nothing. `init_model`: an earlier
-    model to continue from; `n_trees` are then added to its trees. `objective` may be a function `(y_true, y_pred) ->
-    gradient, hessian`, as XGBoost's estimators take it; the model then predicts margins
-    (docs/howto/objectives.md).
+    model to continue from; `n_trees` are then added to its trees.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -204,16 +201,6 @@ def train_and_keep(
     init_model: Model | None = None,
 ) -> tuple[Model, Preparation]:
     """The same, and the preparation that it was trained on."""
-    with with_name(params) as named:
-        return _train(parties, callbacks, named, init_model)
-
-
-def _train(
-    parties: Iterable[Party] | Preparation,
-    callbacks: Sequence[Callback] | None,
-    params: dict[str, Any],
-    init_model: Model | None,
-) -> tuple[Model, Preparation]:
     if isinstance(parties, Preparation):
         ready = parties
         _refuse_prepared(params, ready.about.params.recipe)

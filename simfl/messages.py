@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from simfl.data.schema import Column
-from simfl.params import Learned, TrainParams
+from simfl.params import Objective, TrainParams
 
 VERSION = 1  # of the protocol: parties of different versions refuse each other
 
@@ -294,7 +294,7 @@ class Recalled(Message, frozen=True, kw_only=True):
 class DescribeLabels(Message, frozen=True, kw_only=True):
     """Hub to party: which classes do your labels have?"""
 
-    objective: Learned
+    objective: Objective
 
 
 class Classes(Message, frozen=True, kw_only=True):
@@ -306,7 +306,7 @@ class Classes(Message, frozen=True, kw_only=True):
 class SumLabels(Message, frozen=True, kw_only=True):
     """Hub to party: sum up the weight of each of these classes (or your labels), and the weight of all rows."""
 
-    objective: Learned
+    objective: Objective
     settings: dict[str, float | str] = {}  # of the objective
     classes: list[ClassLabel] | None
     mask: Masking | None = None

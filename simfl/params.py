@@ -20,9 +20,7 @@ Matching = Literal["blind", "shared"]
 Ids = Literal["linked", "fresh"]
 Objective = Literal[
     "binary:logistic",
-    "binary:logitraw",
     "multi:softprob",
-    "multi:softmax",
     "reg:squarederror",
     "reg:absoluteerror",
     "reg:quantileerror",
@@ -32,8 +30,6 @@ Objective = Literal[
     "reg:tweedie",
     "survival:aft",
 ]
-FUNCTION: Final = "function:"  # and 16 digits: how messages call a function that is the objective, in one process
-Learned = Annotated[str, Meta(pattern=rf"\A({'|'.join(get_args(Objective))}|{FUNCTION}[0-9a-f]{{16}})\Z")]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -130,11 +126,7 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Stage 2: what decides how trees are grown from the gradients."""
 
     recipe: RecipeName = "default"
-    objective: Annotated[
-        Learned,
-        "what is learned, in XGBoost's words; in one process also a function, as XGBoost's estimators take it: "
-        "(y_true, y_pred) -> gradient, hessian",
-    ] = "binary:logistic"
+    objective: Annotated[Objective, "what is learned, in XGBoost's words"] = "binary:logistic"
     scale_pos_weight: Annotated[
         Annotated[float, Meta(gt=0, le=1e6)] | None,
         "two classes: a row of the second class counts this many times; None: 1",
@@ -297,10 +289,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "joint: the mean gradient and hessian of a row are rounded to some 2**gradient_bits steps; fewer hide more; "
         "at most 12 where min_group is above 1, because sums have noise; None: the recipe's",
     ] = None
-    device: Annotated[
-        Annotated[str, Meta(pattern=r"\Acpu\Z|\Acuda(:[0-9]{1,3})?\Z")] | None,
-        "where XGBoost grows a builder's trees: cpu, cuda or cuda:1, at every party alike; None: cpu",
-    ] = None
     early_stopping_rounds: Annotated[
         Positive | None, "stop when the validation metric has not improved for n trees"
     ] = None
@@ -316,7 +304,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # What an objective reads beside its name, with XGBoost's defaults. Other objectives refuse it.
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "binary:logistic": {"scale_pos_weight": 1.0},
-    "binary:logitraw": {"scale_pos_weight": 1.0},
     "reg:quantileerror": {"quantile_alpha": None},
     "reg:pseudohubererror": {"huber_slope": 1.0},
     "count:poisson": {"max_delta_step": 0.7},
@@ -324,7 +311,7 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "survival:aft": {"aft_loss_distribution": "normal", "aft_loss_distribution_scale": 1.0},
 }
 SPREAD: Final = ("reg:absoluteerror", "reg:quantileerror")  # these read label_spread
-PRIVATE_OBJECTIVES: Final = ("binary:logistic", "multi:softprob", "multi:softmax")  # start without labels
+PRIVATE_OBJECTIVES: Final = ("binary:logistic", "multi:softprob")  # start without labels
 
 _SIMILAR: Final[dict[str, Any]] = {
     "scale": "standard",
@@ -371,7 +358,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
     "cuts": ("shared", "no party's own value becomes a threshold"),
     "grow_policy": ("depthwise", "trees are grown level by level"),
-    "device": (None, "its own kernels grow trees, on the CPU"),
     "max_cat_to_onehot": (4, "levels are asked about in groups"),
     "max_cat_threshold": (64, "levels are asked about in groups"),
 }
@@ -448,17 +434,12 @@ def prepare_params(**given: Any) -> PrepareParams:
 
 def train_params(**given: Any) -> TrainParams:
     """The checked parameters of stage 2, with the recipe's values filled in."""
-    if callable(given.get("objective")):
-        raise ParameterError(
-            "objective is a function: only simfl.train and SimFLRegressor take one, in one process. Give one of "
-            "XGBoost's words."
-        )
     checked: TrainParams = _with_settings(_checked(TrainParams, given))
     if checked.epsilon is not None and checked.scale_pos_weight not in (None, 1.0):
         raise ParameterError("epsilon counts a row as one: scale_pos_weight is not available with it.")
     if checked.epsilon is not None and checked.objective not in PRIVATE_OBJECTIVES:
         raise ParameterError(
-            f"epsilon is not available with {_in_words(checked)}: it needs gradients with a bound and a start value "
+            f"epsilon is not available with {checked.objective}: it needs gradients with a bound and a start value "
             f"that no label decides. Use {' or '.join(PRIVATE_OBJECTIVES)}."
         )
     if is_private(checked):
@@ -480,16 +461,11 @@ def _with_settings(params: TrainParams) -> TrainParams:
     for objective, settings in SETTINGS.items():
         wrong = [name for name in settings if name not in {**own, **of_trees} and getattr(params, name) is not None]
         if wrong:
-            raise ParameterError(f"{wrong[0]} is a parameter of {objective} only, and here is {_in_words(params)}.")
+            raise ParameterError(f"{wrong[0]} is a parameter of {objective} only, and here is {params.objective}.")
     if params.label_spread is not None and params.objective not in SPREAD:
         raise ParameterError(f"label_spread is a parameter of {' and '.join(SPREAD)} only.")
     if params.objective == "reg:quantileerror" and params.quantile_alpha is None:
         raise ParameterError("reg:quantileerror needs quantile_alpha: the share of labels below what is predicted.")
-    if by_function(params.objective) and params.early_stopping_rounds and params.eval_metric is None:
-        raise ParameterError(
-            "early_stopping_rounds with a function as objective: nobody knows its loss. Say what to watch: "
-            "eval_metric='rmse' or 'mae', of margins against labels."
-        )
     if params.recipe == "joint" and "auc" in (params.eval_metric or ()):
         raise ParameterError(
             "eval_metric='auc' is not available with recipe='joint': it needs counts of few rows, which no party sends "
@@ -497,15 +473,6 @@ def _with_settings(params: TrainParams) -> TrainParams:
         )
     given = {name: default for name, default in {**of_trees, **own}.items() if getattr(params, name) is None}
     return msgspec.structs.replace(params, **given)
-
-
-def by_function(objective: str) -> bool:
-    """Whether this is the name of a function."""
-    return objective.startswith(FUNCTION)
-
-
-def _in_words(params: TrainParams) -> str:
-    return "a function as objective" if by_function(params.objective) else params.objective
 
 
 def is_private(params: PrepareParams | TrainParams) -> bool:
@@ -526,7 +493,7 @@ def _check_declared(params: TrainParams) -> None:
             f"delta={params.delta:g} is too large for rows={params.rows}: it must be well below one over the rows. Set "
             f"delta = {enough:g}, or lower."
         )
-    if params.objective.startswith("multi:") and params.classes is None:
+    if params.objective == "multi:softprob" and params.classes is None:
         raise ParameterError("epsilon needs the classes, because nobody may ask for them: set classes = [...].")
     n = 2 if params.classes is None else len(params.classes)
     if n < 2 or (params.objective == "binary:logistic" and n != 2) or (n != len(set(params.classes or [0, 1]))):
@@ -681,6 +648,5 @@ def _choices(struct: Any, name: str) -> str:
             return [repr(word) for word in get_args(hint)]
         return [word for part in get_args(hint) if not isinstance(part, str) for word in words(part)]
 
-    hints = get_type_hints(struct, include_extras=True) | {"objective": Objective}
-    found = words(hints[name])
+    found = words(get_type_hints(struct, include_extras=True)[name])
     return f"it must be one of {', '.join(found)}" if found else ""

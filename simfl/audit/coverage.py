@@ -15,10 +15,8 @@ from simfl.audit.scenario import Scenario
 
 TWO_CLASSES: Final = ("labels_from_totals", "labels_from_equations", "canaries_from_values", "rows_from_all_trees")
 FROM_SUMS: Final = ("labels_from_sums", "labels_of_known_people")
-LINEAR: Final = (  # objectives whose first gradients are linear in the label
-    *("binary:logistic", "binary:logitraw", "multi:softprob", "multi:softmax"),
-    *("reg:squarederror", "count:poisson", "reg:gamma", "reg:tweedie"),
-)
+# Objectives whose first gradients are linear in the label.
+LINEAR: Final = ("binary:logistic", "multi:softprob", "reg:squarederror", "count:poisson", "reg:gamma", "reg:tweedie")
 
 
 def why_not(attack: str, scenario: Scenario) -> str | None:

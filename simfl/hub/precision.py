@@ -16,7 +16,7 @@ from simfl import messages as msg
 from simfl.arrays import Longs
 from simfl.errors import DataError
 from simfl.hub.asking import refuse_unless
-from simfl.params import MAX_WEIGHT, TrainParams, by_function
+from simfl.params import MAX_WEIGHT, TrainParams
 from simfl.privacy.exact import LEAF_BITS, power_above, resolution
 from simfl.privacy.noise import REACH, Noise
 from simfl.privacy.words import FORMS
@@ -156,10 +156,8 @@ class Precision:
         one: values can double with every tree. What is refused is a jump.
 
         Else it is gradients over hessians: no more than all gradients over `reg_lambda`, nor than the rarest class
-        allows. A function can be anything, but in one process nobody lies.
+        allows.
         """
-        if by_function(params.objective):
-            return math.inf
         bounds = self.started.values()
         gradient, hessian = loss_of(params).limits
         if math.isinf(gradient) and math.isfinite(hessian):

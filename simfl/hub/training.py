@@ -29,7 +29,7 @@ from simfl.model.xgboost_document import WarmStart
 from simfl.params import SIMILAR, TrainParams, builder_bins, with_numbers
 from simfl.preprocessing.scaling import Scale, common_scale
 from simfl.privacy.guard import about_two_parties
-from simfl.training.losses import in_xgboost, settings_of
+from simfl.training.losses import settings_of
 from simfl.training.schedule import TURNS
 from simfl.training.trees import Tree
 from simfl.transport.base import Transport
@@ -227,8 +227,8 @@ def checked_for(prepared: Prepared, params: TrainParams) -> TrainParams:
 
 def check_warm_start(start: WarmStart, prepared: Prepared, params: TrainParams, classes: list[Any] | None) -> None:
     """Refuse a model that this training cannot continue from."""
-    if start.objective != (wanted := in_xgboost(params)["objective"]):
-        raise ParameterError(f"init_model was trained with {start.objective!r}, not {wanted!r}.")
+    if start.objective != params.objective:
+        raise ParameterError(f"init_model was trained with {start.objective!r}, not {params.objective!r}.")
     for name, value in settings_of(params).items():
         before = start.settings.get(name)
         same = value == before if isinstance(value, str) else np.float32(value) == np.float32(before or 0.0)

@@ -183,8 +183,8 @@ class Objective(_Part):
 
 
 _PARAMETERS = {  # of which objective
-    **dict.fromkeys(("binary:logistic", "binary:logitraw", "reg:squarederror", "reg:gamma"), "reg_loss_param"),
-    **dict.fromkeys(("multi:softprob", "multi:softmax"), "softmax_multiclass_param"),
+    **dict.fromkeys(("binary:logistic", "reg:squarederror", "reg:gamma"), "reg_loss_param"),
+    "multi:softprob": "softmax_multiclass_param",
     "reg:quantileerror": "quantile_loss_param",
     "reg:pseudohubererror": "pseudo_huber_param",
     "count:poisson": "poisson_regression_param",

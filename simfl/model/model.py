@@ -131,7 +131,7 @@ class Model:
         """The probability of every class, one column each."""
         if self.classes is None:
             raise DataError("A model of numbers or times has no class probabilities. Use predict.")
-        p = self._raw(X) if self.loss.gives_probabilities else self.loss.predicted(self.margins(X))
+        p = self._raw(X)
         return np.column_stack([1 - p, p]) if p.ndim == 1 else p
 
     def margins(self, X: Any) -> AnyArray:

@@ -27,7 +27,6 @@ from simfl.params import TrainParams
 # How long a row's gradients and hessians over all outputs can be: |p - y|, p (1 - p); and for several classes
 # |p - y| <= sqrt(2), 2 |p (1 - p)| <= 2 sqrt(4 / 27), because p (1 - p)**2 <= 4 / 27 and the p add up to one.
 BOUNDS = {"binary:logistic": (1.0, 0.25), "multi:softprob": (math.sqrt(2.0), 2.0 * math.sqrt(4.0 / 27.0))}
-BOUNDS["multi:softmax"] = BOUNDS["multi:softprob"]
 ROW_SHARE = 0.2  # of the budget, for the sums onto rows: leaf sums hold more rows each and bear more noise
 REACH = 8.0  # noise beyond this many deviations is cut off with the digits
 

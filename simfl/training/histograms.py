@@ -23,7 +23,7 @@ from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
 from simfl.errors import ParameterError
-from simfl.params import TrainParams, by_function
+from simfl.params import TrainParams
 from simfl.training._histograms import by_level, grow, pack
 from simfl.training.trees import LEAF, Tree, children, deeper
 
@@ -72,10 +72,8 @@ def fits(params: TrainParams) -> bool:
     all_columns = min(params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode) == 1
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
     by_level = 0 < grown.max_depth <= DEEPEST and not grown.max_leaves and grown.grow_policy == "depthwise"
-    on_cpu = (params.device or "cpu") == "cpu"
-    # Noise and a function of the user's can make a hessian negative.
-    plain = params.leaf_values != "builder" and params.epsilon is None and not by_function(params.objective)
-    return bool(plain and by_level and on_cpu and all_columns and not bound)
+    plain = params.leaf_values != "builder" and params.epsilon is None  # noise can make a hessian negative
+    return bool(plain and by_level and all_columns and not bound)
 
 
 # --- bins ------------------------------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ reach it: they never enter a `Tree`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +21,6 @@ from simfl.params import TrainParams
 from simfl.training import ubjson
 
 LEAF = -1
-_ON_CPU = "Leave device out, or train where there is a GPU."
 CELLS_PER_THREAD = 250_000  # below that, XGBoost's threads wait for each other longer than they work
 TREES_PER_BOOSTER = 64  # a booster keeps its trees, and saves all of them where only the last is asked for
 
@@ -95,32 +92,16 @@ class Grower:
         if number == 0 or self._booster is None:
             settings = xgboost_params(self.params, seed, self.threads) | {"subsample": 1.0}
             self._booster = xgb.Booster(settings, [self.rows])
-        with on_device(self.params.device):
-            self._booster.boost(self.rows, number, grad=g, hess=h)
+        self._booster.boost(self.rows, number, grad=g, hess=h)
         self._n_trees += 1
         return from_booster(self._booster)
-
-
-@contextmanager
-def on_device(device: str | None) -> Iterator[None]:
-    """Say what to do where a device was asked for that this machine, or its XGBoost, does not have."""
-    if (device or "cpu") != "cpu" and not xgb.build_info()["USE_CUDA"]:
-        raise ParameterError(f"device={device!r} is not possible: this XGBoost was built without CUDA. {_ON_CPU}")
-    try:
-        yield
-    except xgb.core.XGBoostError as error:
-        if (device or "cpu") == "cpu":
-            raise
-        fact = str(error).strip().splitlines()[0]
-        raise ParameterError(f"device={device!r} is not possible here: {fact.rstrip('.')}. {_ON_CPU}") from None
 
 
 def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
     """Our parameters as XGBoost takes them."""
     names = (
         "learning_rate max_depth max_leaves grow_policy min_child_weight gamma reg_lambda reg_alpha max_delta_step "
-        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold "
-        "device"
+        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
     fixed: dict[str, Any] = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}

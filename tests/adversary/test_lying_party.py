@@ -278,18 +278,6 @@ def test_honest_parties_whose_training_diverges_are_not_refused():
     assert (model.n_trees, leaves.Gain.abs().max() > 200) == (300, True)
 
 
-def test_a_function_of_ones_own_is_not_refused():
-    """Its hessians become small: steps that the start does not tell of."""
-
-    def logistic(y, margin):
-        p = 1 / (1 + np.exp(-np.clip(margin, -30, 30)))
-        return p - y, np.maximum(p * (1 - p), 1e-6)
-
-    steps = {"learning_rate": 1.0, "reg_lambda": 0.0, "min_child_weight": 0.0, "n_trees": 30}
-    model = simfl.baselines.tfl(contrary(), callbacks=[], objective=logistic, random_state=0, **steps)
-    assert model.n_trees == 30
-
-
 @pytest.mark.parametrize("weight", [1e-6, 1e12])
 def test_honest_weights_are_not_refused(weight):
     members = made(lambda name, X, y: simfl.Party(name, X, y, sample_weight=np.full(len(y), weight)))

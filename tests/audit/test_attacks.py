@@ -248,9 +248,7 @@ def test_rows_in_the_same_leaves_stand_for_each_other():
 
 OBJECTIVES = {
     "binary:logistic": (np.array([0, 1, 1, 0, 1]), np.array([0.6])),
-    "binary:logitraw": (np.array([0, 1, 1, 0, 1]), np.array([0.6])),
     "multi:softprob": (np.array([0, 1, 2, 0, 2]), np.array([0.2, -0.5, 0.3])),
-    "multi:softmax": (np.array([0, 1, 2, 0, 2]), np.array([0.2, -0.5, 0.3])),
     "reg:squarederror": (np.array([1.5, -2.0, 7.25, 0.0, 3.0]), np.array([2.0])),
     "count:poisson": (np.array([1.0, 0.0, 7.0, 2.0, 2.0]), np.array([2.4])),
     "reg:gamma": (np.array([1.5, 0.25, 7.25, 2.0, 3.0]), np.array([2.8])),

@@ -82,23 +82,3 @@ def test_metrics_of_other_objectives_are_refused_with_those_that_are_known():
 def test_more_is_better_for_an_area():
     loss = loss_named("binary:logistic", {"eval_metric": ("auc",)})
     assert loss.cost({"auc": 0.9}) < loss.cost({"auc": 0.8}) < loss.cost({})
-
-
-# --- device ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_device_goes_through_to_xgboost():
-    X, y = labels("binary:logistic")
-    one, other = (simfl.train(parties(X, y), device=device, **FEW) for device in (None, "cpu"))
-    assert (one.margins(X) == other.margins(X)).all()
-
-
-def test_a_device_that_is_not_there_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("xgboost.build_info", lambda: {"USE_CUDA": False})
-    for train in (simfl.train, simfl.baselines.all_in):
-        with pytest.raises(ParameterError, match=r"this XGBoost was built without CUDA\. Leave device out"):
-            train(parties(*labels("binary:logistic")), device="cuda", **FEW)
-    with pytest.raises(ParameterError, match="device='gpu' is not possible"):
-        train_params(device="gpu")
-    with pytest.raises(ParameterError, match="device='cuda' is not available with recipe='joint'"):
-        train_params(device="cuda", recipe="joint")

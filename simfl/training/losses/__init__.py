@@ -15,10 +15,9 @@ import numpy as np
 
 from simfl.arrays import Floats
 from simfl.errors import ParameterError
-from simfl.params import SETTINGS, TrainParams, by_function
+from simfl.params import SETTINGS, TrainParams
 from simfl.training.losses.base import AUC, GROWTH, Labels, Loss, finished, shortened
-from simfl.training.losses.classes import Logistic, LogitRaw, Softmax, Softprob, softmax
-from simfl.training.losses.function import ByFunction
+from simfl.training.losses.classes import Logistic, Softprob
 from simfl.training.losses.numbers import PseudoHuber, SquaredError
 from simfl.training.losses.positive import Gamma, Poisson, Tweedie
 from simfl.training.losses.quantiles import AbsoluteError, Quantile
@@ -38,13 +37,11 @@ __all__ = [
     "labels_of",
     "loss_named",
 ]
-__all__ += ["loss_of", "settings_of", "shortened", "softmax", "with_spread"]
+__all__ += ["loss_of", "settings_of", "shortened", "with_spread"]
 
 LOSSES: dict[str, type[Loss]] = {
     "binary:logistic": Logistic,
-    "binary:logitraw": LogitRaw,
     "multi:softprob": Softprob,
-    "multi:softmax": Softmax,
     "reg:squarederror": SquaredError,
     "reg:absoluteerror": AbsoluteError,
     "reg:quantileerror": Quantile,
@@ -93,21 +90,19 @@ def at_home(loss: Loss, y: Floats) -> Loss:
 
 def loss_named(objective: str, settings: Mapping[str, Any] | None = None) -> Loss:
     """An objective by its name, with settings of its own where it has some."""
-    make = _made.__wrapped__ if by_function(objective) else _made  # a function is not kept beyond its training
-    return make(objective, tuple(sorted((settings or {}).items())))
+    return _made(objective, tuple(sorted((settings or {}).items())))
 
 
 @lru_cache(maxsize=64)
 def _made(objective: str, settings: tuple[tuple[str, Any], ...]) -> Loss:
     given = dict(settings)
     asked = given.pop("eval_metric", ())
-    loss = ByFunction.named(objective) if by_function(objective) else LOSSES[objective](**given)
+    loss = LOSSES[objective](**given)
     two = loss.classifies and not loss.is_multi
     known = (*loss.metrics, AUC) if two else loss.metrics
     for name in asked:
         if name not in known:
-            what = "a function" if by_function(objective) else objective
-            raise ParameterError(f"eval_metric={name!r} is not possible with {what}: it knows {', '.join(known)}.")
+            raise ParameterError(f"eval_metric={name!r} is not possible with {objective}: it knows {', '.join(known)}.")
     loss.asked = asked
     return loss
 
@@ -128,9 +123,8 @@ def settings_of(params: TrainParams) -> dict[str, Any]:
 
 
 def in_xgboost(params: TrainParams) -> dict[str, Any]:
-    """The objective with its settings, in XGBoost's words. A function has none: XGBoost's default stands for it."""
-    word = "reg:squarederror" if by_function(params.objective) else params.objective
-    return {"objective": word, **settings_of(params)}
+    """The objective with its settings, in XGBoost's words."""
+    return {"objective": params.objective, **settings_of(params)}
 
 
 def in_matrix(y: Floats) -> dict[str, Floats]:
@@ -140,13 +134,9 @@ def in_matrix(y: Floats) -> dict[str, Floats]:
 
 def is_multi(objective: str) -> bool:
     """Whether an objective has an output for every class."""
-    return _kind(objective).is_multi
+    return LOSSES[objective].is_multi
 
 
 def labels_of(objective: str) -> Labels:
     """What labels an objective has."""
-    return _kind(objective).labels
-
-
-def _kind(objective: str) -> type[Loss]:
-    return type(ByFunction.named(objective)) if by_function(objective) else LOSSES[objective]
+    return LOSSES[objective].labels

@@ -34,7 +34,6 @@ class Loss:
     ordinary: ClassVar[Bounds | None] = None  # of classes: what most rows' gradients and hessians are to be measured by
     signed: ClassVar[tuple[bool, ...]] = (True,)  # of each of `label_parts`: whether it can be below zero
     needs_spread: ClassVar[bool] = False  # of the labels, from the same sums as the start value
-    gives_probabilities: ClassVar[bool] = True  # XGBoost predicts what `predicted` says, without being asked
 
     @property
     def classifies(self) -> bool:

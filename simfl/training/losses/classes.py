@@ -1,7 +1,4 @@
-"""Classes: binary:logistic and multi:softprob, and the two whose XGBoost model predicts something else.
-
-binary:logitraw predicts margins and multi:softmax the numbers of classes; a `Model` has probabilities with all four.
-"""
+"""Classes: binary:logistic and multi:softprob."""
 
 import math
 from collections.abc import Sequence
@@ -25,17 +22,11 @@ class Logistic(Loss):
         most = max(float(self.factor), 1.0)
         self.limits = (most, 0.25 * most)
 
-    def _stump(self, label_sums: Sequence[float]) -> float | None:
-        """With a factor XGBoost starts one Newton step from zero, as a margin. None: without one."""
-        if abs(float(self.factor) - 1.0) <= 1e-6:
-            return None
-        zeros, ones = label_sums[0], float(self.factor) * label_sums[1]
-        return (0.5 * ones - 0.5 * zeros) / max(0.25 * (zeros + ones), 1e-6)
-
     def start(self, label_sums: Sequence[float], weight: float) -> Doubles:
-        stump = self._stump(label_sums)
-        if stump is not None:
-            return np.array([_sigmoid(np.float32(stump))], dtype=np.float64)
+        if abs(float(self.factor) - 1.0) > 1e-6:  # XGBoost starts one Newton step from a margin of zero
+            zeros, ones = label_sums[0], float(self.factor) * label_sums[1]
+            margin = (0.5 * ones - 0.5 * zeros) / max(0.25 * (zeros + ones), 1e-6)
+            return np.array([_sigmoid(np.float32(margin))], dtype=np.float64)
         # Rows of weight zero can leave one class only: its probability must stay short of certainty.
         return np.array([min(max(label_sums[1] / weight, 1e-6), 1 - 1e-6)])
 
@@ -66,25 +57,6 @@ class Logistic(Loss):
         return {"logloss": loss, "error": wrong}
 
 
-class LogitRaw(Logistic):
-    """binary:logitraw. Its start value is a margin, and XGBoost takes the share of the second class for one."""
-
-    gives_probabilities = False
-
-    def start(self, label_sums: Sequence[float], weight: float) -> Doubles:
-        stump = self._stump(label_sums)
-        return super().start(label_sums, weight) if stump is None else np.array([stump])
-
-    def margin(self, base_score: Doubles) -> Doubles:
-        return base_score
-
-    def base_score(self, margin: Doubles) -> Doubles:
-        return margin
-
-    def wrong_start(self, base_score: float) -> str | None:
-        return None
-
-
 class Softprob(Loss):
     """multi:softprob. Labels are class numbers."""
 
@@ -109,12 +81,6 @@ class Softprob(Loss):
         p, label = softmax(margin), y.astype(np.intp)
         loss = -np.log(np.maximum(p[np.arange(len(y)), label], EPS))
         return {"mlogloss": total(loss, weight), "merror": total(p.argmax(axis=1) != label, weight)}
-
-
-class Softmax(Softprob):
-    """multi:softmax."""
-
-    gives_probabilities = False
 
 
 @njit(nogil=True, cache=True, inline="always")
