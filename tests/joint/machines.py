@@ -25,29 +25,29 @@ def total_of(machines):
     return [np.sum(part, axis=0, dtype=part[0].dtype) for part in parts]
 
 
-def step(machines, followers=(), words=None):
+def step(machines, words=None):
     """One step of all. Returns what was decided. `words`: the seed of every batch, in place of the parties' own."""
     reader, total = machines[0].reader, total_of(machines)
     if words is not None and machines[0].step.endswith("start"):
         total[0] = np.asarray(words, np.uint64)
     decision = machines[reader or 0].read(total)
-    for machine in (*machines, *followers):
+    for machine in machines:
         machine.apply(machine.read(total) if reader is None else decision)
     return decision
 
 
-def run(machines, followers=(), words=None):
+def run(machines, words=None):
     """All steps to the end."""
     while not machines[0].finished:
-        step(machines, followers, words)
+        step(machines, words)
     return machines[0]
 
 
-def until(machines, words, followers=()):
+def until(machines, words):
     """Steps until one whose name has these words begins."""
     while words not in machines[0].step:
         assert not machines[0].finished, f"there was no step {words!r}"
-        step(machines, followers)
+        step(machines)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
