@@ -141,7 +141,7 @@ class Growing:
     @property
     def _readers_turn(self) -> int | None:
         n = len(self.setting.parties)
-        return len(self.batches) % n if n > 1 and self.params.readers == "turn" else None
+        return len(self.batches) % n if n > 1 else None
 
     def contribution(self) -> Parts:
         """What this party adds."""
@@ -258,7 +258,7 @@ class Growing:
     def _n_rounds(self) -> int:
         """Of the next batch."""
         n = len(self.rounds)
-        return min(batch_size(n, self.params.lockstep or 1), self.params.n_trees - n)
+        return min(batch_size(n, self.setting.lockstep), self.params.n_trees - n)
 
     def _resolution(self, sizes: Doubles) -> AnyArray:
         """As powers of two: the mean row has about as many bits as it should.

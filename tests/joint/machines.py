@@ -9,13 +9,13 @@ from simfl.joint import candidates
 from simfl.joint.cuts import Cuts
 from simfl.joint.growing import Following, Growing, Own
 from simfl.joint.machine import Labelled, Machine, Mine, Plan
-from simfl.joint.setting import Setting
+from simfl.joint.setting import WORD_BITS, Setting
 from simfl.params import train_params
 from simfl.training.losses import loss_named
 from simfl.training.traversal import walker
 from simfl.training.trees import all_trees, xgboost_params
 
-EXACT = {"min_group": 1, "gradient_bits": 30, "lockstep": 1, "extra_depth": 0, "level_nodes": 1000}
+EXACT = {"min_group": 1, "extra_depth": 0}
 joint = partial(train_params, recipe="joint")
 
 
@@ -116,17 +116,32 @@ def cut_points(X, n_points=15, levels=None):
     return Cuts(tuple(points), n_levels, np.isnan(X).any(axis=0))
 
 
-def exact_growing(cuts, params, rows, base_score, draw=candidates.all_cuts):
+class ExactSetting(Setting):
+    """Fine gradients, new ones for every tree, and as many nodes as there are."""
+
+    lockstep, most_nodes = 1, 1000
+
+    @property
+    def bits(self):
+        return WORD_BITS - self.n_rows.bit_length()
+
+
+def exact_growing(cuts, params, rows, base_score):
     """A machine per party that grows trees on these cut points; every cut is asked about."""
+    return growing_on(cuts, params, rows, base_score, ExactSetting, draw=candidates.all_cuts)
+
+
+def growing_on(cuts, params, rows, base_score, kind=Setting, **given):
+    """A machine per party that grows trees on these cut points."""
     loss = loss_named(params.objective)
-    setting = Setting(
+    setting = kind(
         params=params,
         cuts=cuts,
         n_outputs=len(base_score),
         n_rows=sum(len(y) for _, y, *_ in rows),
         parties=tuple(f"party {i}" for i in range(len(rows))),
         most_hessian=loss.bounds(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))[1],
-        draw=draw,
+        **given,
     )
     start = np.asarray(loss.margin(np.asarray(base_score)), np.float32)
     out = []
