@@ -115,7 +115,7 @@ ATTACKERS = {
         "totals of leaves (hub)",
     ),
     "A party that reads the sums of every batch that is its turn": ("rows of its own", "sums of its turns"),
-    "A party that reads all sums (readers='all')": ("rows of its own", "all sums (readers='all')"),
+    "A party whom all readers tell their sums": ("rows of its own", "sums of all readers"),
 }
 
 

@@ -235,7 +235,7 @@ def _grow_together(
 ) -> Model:
     """The joint recipe. The hub gets the model sealed, where it sees nothing, for a key that only this call has."""
     _draw_private(ready, ready.about.seed if params.random_state is None else params.random_state)
-    key = boxes.new_key() if params.masked and params.hub_sees != "totals" else None
+    key = boxes.new_key() if params.masked else None
     receiver = key and messages.SignedKey(key=boxes.public_half(key))
     order = hub.JointOrder(receiver or None, start)
     grown = hub.train_together(ready.transport, ready.about, params, order, callbacks=callbacks)

@@ -433,7 +433,7 @@ class Finish(Message, frozen=True, kw_only=True):
 Fact = Annotated[
     str,
     Meta(
-        pattern=r"^(names|hash values|trees|grown together|drawn trees|covered totals|(fresh|lasting) ids"
+        pattern=r"^(names|hash values|trees|grown together|drawn trees|(fresh|lasting) ids"
         r"|(masked|plain|exact) sums"
         r"|(own|shared) cut points"
         r"|(columns|hashes|min_group|epsilon) [0-9]{1,12}(\.[0-9]{1,12})?(e[+-]?[0-9]{1,2})?)\Z"
@@ -477,8 +477,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StartTogether(Message, frozen=True, kw_only=True):
     """Hub to party: trees are grown together by these parties, after what followed from earlier additions.
 
-    With `masked` a vector looks random, and only the total over all these parties means something. Unless the study
-    lets the hub see totals, they carry a mask that the hub does not know.
+    With `masked` a vector looks random, and only the total over all these parties means something. It carries a mask
+    that the hub does not know.
     """
 
     params: TrainParams
@@ -501,7 +501,7 @@ class Add(Message, frozen=True, kw_only=True):
 class Addend(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Leaves the party: its vector for this step (masked), and where it stands, which must be the same at all parties.
 
-    `metrics` are sent only where the hub may see totals.
+    `metrics` are sent only where nothing is masked.
     """
 
     step: Round

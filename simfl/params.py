@@ -257,37 +257,10 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Literal["round_robin", "proportional", "all"],
         "who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)",
     ] = "round_robin"
-    lockstep: Annotated[
-        Annotated[int, Meta(ge=1, le=64)] | None,
-        "joint: rounds whose trees are grown at once, from the same gradients (at first 1, 1, 2, 4); None: as many "
-        "as keep lockstep * learning_rate at 0.8 or below, at most 8",
-    ] = None
-    candidates: Annotated[
-        Annotated[int, Meta(ge=1, le=2**16)] | None,
-        "joint: most cuts that are asked about in a node; None: more in a node of more rows",
-    ] = None
-    level_nodes: Annotated[
-        Positive | None, "joint: most nodes of a tree that are split in one level; None: more with more rows"
-    ] = None
-    readers: Annotated[
-        Literal["turn", "all"] | None,
-        "joint: who learns the totals: one party in turn for each batch of trees, who announces the splits, or all "
-        "parties, who find them each for themselves; None: in turn",
-    ] = None
-    hub_sees: Annotated[
-        Literal["nothing", "totals"] | None,
-        "joint: what the hub learns: nothing, or the totals of the counts and the splits, so that it can follow along; "
-        "None: nothing",
-    ] = None
     count_epsilon: Annotated[
         Annotated[float, Meta(ge=1e-3, le=1e6)] | None,
         "joint: noise on the counts that decide which sums are asked for, as the epsilon of one count; None: the "
         "recipe's",
-    ] = None
-    gradient_bits: Annotated[
-        Annotated[int, Meta(ge=2, le=30)] | None,
-        "joint: the mean gradient and hessian of a row are rounded to some 2**gradient_bits steps; fewer hide more; "
-        "at most 12 where min_group is above 1, because sums have noise; None: the recipe's",
     ] = None
     early_stopping_rounds: Annotated[
         Positive | None, "stop when the validation metric has not improved for n trees"
@@ -326,19 +299,15 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {  # stage 1 | stage 2
     | {"leaf_values": "builder", "extra_depth": 0, "rematch": 0, "min_group": 1, "cuts": "own"},
     "joint": {"n_neighbors": 0}
     | {"leaf_values": "global", "extra_depth": 2, "rematch": 0, "min_group": 30, "cuts": "shared"}
-    | {"readers": "turn", "hub_sees": "nothing", "count_epsilon": 0.1, "gradient_bits": 4},
+    | {"count_epsilon": 0.1},
 }
 SIMILAR: Final = ("default", "similar")  # two names of one recipe
 HALVED_FROM: Final = (
     200_000  # rows of all parties: from here on half of them do for a joint tree, in two thirds the time
 )
-MOST_LOCKSTEP: Final = 8  # of the rule: more trees from the same gradients would not pay
 PRIVATE_TREES: Final = 600  # joint with epsilon, where n_trees is the default: see `joint/private_rule.py`
 PRIVATE_ONLY: Final = ("colluding", "rows", "classes", "max_rows_per_person")  # of the joint recipe with epsilon
-JOINT_ONLY: Final = (
-    *("lockstep", "candidates", "level_nodes", "readers", "hub_sees", "count_epsilon", "gradient_bits"),
-    *PRIVATE_ONLY,
-)
+JOINT_ONLY: Final = ("count_epsilon", *PRIVATE_ONLY)
 # What the joint recipe has no use for, and why. Other values than these are refused.
 _NO_SEARCH: Final = "no similar rows are looked for"
 NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
@@ -372,8 +341,7 @@ NOT_PRIVATE: Final[dict[str, str]] = {
     (
         *("max_leaves", "min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "colsample_bylevel"),
         *("colsample_bynode", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "monotone_constraints"),
-        *("interaction_constraints", "extra_depth", "min_group", "candidates", "level_nodes", "readers"),
-        *("count_epsilon", "gradient_bits"),
+        *("interaction_constraints", "extra_depth", "min_group", "count_epsilon"),
     ),
     _DRAWN,
 )
@@ -450,8 +418,6 @@ def train_params(**given: Any) -> TrainParams:
         if given.get("extra_depth"):
             raise ParameterError("extra_depth prunes with the sums of all parties: it needs leaf_values='global'.")
         checked = msgspec.structs.replace(checked, extra_depth=0)
-    if checked.recipe == "joint" and checked.lockstep is None:
-        checked = msgspec.structs.replace(checked, lockstep=lockstep(checked.learning_rate))
     return checked
 
 
@@ -505,15 +471,6 @@ def _check_declared(params: TrainParams) -> None:
 def declared_classes(params: TrainParams) -> list[bool | int | float | str]:
     """The classes of a study with epsilon."""
     return [0, 1] if params.classes is None else params.classes
-
-
-def lockstep(learning_rate: float) -> int:
-    """How many rounds share their gradients: together they step no further than 0.8.
-
-    >>> [lockstep(rate) for rate in (0.01, 0.1, 0.3, 1.0)]
-    [8, 8, 2, 1]
-    """
-    return max(1, min(MOST_LOCKSTEP, int(0.8 / learning_rate + 1e-9)))
 
 
 def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

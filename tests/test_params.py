@@ -32,9 +32,7 @@ def test_default_is_another_name_of_similar(params):
 def test_joint_has_values_of_its_own():
     stage1, stage2 = prepare_params(recipe="joint"), train_params(recipe="joint")
     assert (stage1.n_neighbors, stage2.min_group, stage2.cuts, stage2.leaf_values) == (0, 30, "shared", "global")
-    assert (stage2.readers, stage2.hub_sees, stage2.count_epsilon, stage2.lockstep) == ("turn", "nothing", 0.1, 8)
-    assert train_params(recipe="joint", learning_rate=0.3).lockstep == 2
-    assert train_params(recipe="joint", lockstep=3, min_group=1).lockstep == 3
+    assert stage2.count_epsilon == 0.1
 
 
 @pytest.mark.parametrize(
@@ -64,21 +62,9 @@ def test_joint_refuses_what_belongs_to_a_builder(given):
 
 
 @pytest.mark.parametrize("recipe", ["default", "similar", "paper"])
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"lockstep": 2},
-        {"candidates": 8},
-        {"level_nodes": 9},
-        {"readers": "all"},
-        {"hub_sees": "totals"},
-        {"count_epsilon": 1.0},
-        {"gradient_bits": 8},
-    ],
-)
-def test_the_knobs_of_joint_are_refused_elsewhere(recipe, given):
+def test_a_knob_of_joint_is_refused_elsewhere(recipe):
     with pytest.raises(ParameterError, match=r"is a parameter of recipe='joint' only\. Leave it out"):
-        train_params(recipe=recipe, **given)
+        train_params(recipe=recipe, count_epsilon=1.0)
 
 
 def test_zero_neighbors_are_a_choice_and_not_a_gap():

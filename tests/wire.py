@@ -192,7 +192,7 @@ def grow_together(transport, journal=None, callbacks=(), min_parties=None, **par
     """The joint recipe, as the hub runs it, and the model as its receiver opens it."""
     first, second = split({"recipe": "joint"} | params)
     prepared, checked = hub.prepare(transport, prepare_params(**first)), train_params(**second)
-    key = boxes.new_key() if checked.masked and checked.hub_sees == "nothing" else None
+    key = boxes.new_key() if checked.masked else None
     order = hub.JointOrder(key and msg.SignedKey(key=boxes.public_half(key)))
     recovery = hub.Recovery(journal or hub.open_joint_journal(), min_parties)
     grown = hub.train_together(transport, prepared, checked, order, callbacks=callbacks, recovery=recovery)

@@ -232,7 +232,5 @@ def _joint_setting(scenario: Together, options: Options) -> Setting:
         scale="none",
         rematch=0,
         seed=options.random_state,
-        readers=params.readers,
-        hub_sees=params.hub_sees,
         epsilon=params.epsilon,
     )

@@ -92,11 +92,10 @@ SEEN_BY = {
 }
 
 
-def seen_by(kind: str, *, masked: bool, hub_sees_totals: bool) -> str:
+def seen_by(kind: str, *, masked: bool) -> str:
     """Who can read a kind of message."""
     with_masks, without = SEEN_BY[kind]
-    who = with_masks if masked or not without else without
-    return f"{who}; totals: the hub" if kind == "Addend" and masked and hub_sees_totals else who
+    return with_masks if masked or not without else without
 
 
 def render(audit: Audit, filing: Filing) -> str:

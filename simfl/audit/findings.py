@@ -115,16 +115,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     scale: str
     rematch: int
     seed: int
-    readers: str | None = None  # of trees grown together
-    hub_sees: str | None = None
     epsilon: float | None = None  # of trees that are drawn, with noisy sums
 
     @property
     def words(self) -> str:
         """What was sent, in short."""
         if self.matching is None:
-            who = "all parties" if self.readers == "all" else "one party in turn"
-            return f"trees grown together, sums over {self.min_group} rows at least, read by {who}"
+            return f"trees grown together, sums over {self.min_group} rows at least, read by one party in turn"
         ids = f", {self.ids} ids" if self.matching == "blind" else ""
         return f"{self.matching} matching{ids}, {self.n_hashes} hashes, buckets of {self.bucket_width:.3g}"
 

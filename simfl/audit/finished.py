@@ -123,7 +123,9 @@ class People:
         if parameters.is_private(self.params):
             rule = settings(self.params, self.parties, self.X.shape[1])
             return repeat(rule.lockstep), rule.learning_rate, rule.reg_lambda
-        return schedule.batches(self.params.lockstep or 1), self.params.learning_rate, self.params.reg_lambda
+        rate = self.params.learning_rate
+        most = schedule.lockstep(rate) if self.params.recipe == "joint" else 1
+        return schedule.batches(most), rate, self.params.reg_lambda
 
     @cached_property
     def is_category(self) -> Mask:
@@ -254,7 +256,7 @@ def views_of(people: People) -> list[Seen]:
     if people.params.recipe == "joint":
         turn = "A party that reads the sums of every batch that is its turn"
         views.append(Seen("other party", turn, True, people.parties))
-        views.append(Seen("other party", "A party that reads all sums (readers='all')", True, 1))
+        views.append(Seen("other party", "A party whom all readers tell their sums", True, 1))
     elif people.params.leaf_values == "global":
         views.append(
             Seen("hub with a sample", "The hub, which sees the totals of all leaves, with rows like these", True, 1)

@@ -49,7 +49,7 @@ def _rows_alone(scenario: Together, listener: Listener) -> Finding:
             f"{details['labels right, by the model']:.0%})."
         )
     counted = Counted(success, np.zeros(len(success)), details)
-    return finding("rows_from_totals", listener.roles, counted, sentence, "rows singled out")
+    return finding("rows_from_totals", [listener.role], counted, sentence, "rows singled out")
 
 
 def _added(found: Sequence[Found]) -> tuple[Longs, Doubles]:
@@ -77,7 +77,7 @@ def attributes_from_totals(scenario: Together, setting: Setting) -> list[Finding
         truth = scenario.prior.standard(scenario.dense[scenario.row[alone.foreign[list(like)]]])
         success, guess = (share_right(e, truth, scenario.attributes) for e in (estimate, np.zeros_like(truth)))
         sentence = f"Of rows that were singled out, own rows in the same node give {ATTRIBUTES}; guessing, {{guess}}."
-        findings.append(finding("attributes_from_totals", listener.roles, Counted(success, guess, {}), sentence))
+        findings.append(finding("attributes_from_totals", [listener.role], Counted(success, guess, {}), sentence))
     return findings
 
 
@@ -94,7 +94,7 @@ def members_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
             "{success} accuracy whether it took part (guessing: {guess}); at 1 % false alarms "
             f"{counted.details['found at 1 % false alarms']:.1%} of the members are found."
         )
-        findings.append(finding("members_from_totals", listener.roles, counted, sentence, "right answers"))
+        findings.append(finding("members_from_totals", [listener.role], counted, sentence, "right answers"))
     return findings
 
 
@@ -150,7 +150,7 @@ def labels_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
             f"that it is part of and the model of {scenario.trees_in_words}; with the model alone, in {{guess}}."
         )
         counted = Counted(success, guess, {})
-        findings.append(finding("labels_from_totals", listener.roles, counted, sentence, LABELS_RIGHT))
+        findings.append(finding("labels_from_totals", [listener.role], counted, sentence, LABELS_RIGHT))
     return findings
 
 
@@ -179,7 +179,7 @@ def labels_from_equations(scenario: Together, setting: Setting) -> list[Finding]
             "model alone, {guess}. No protection but noise prevents this, in any recipe."
         )
         counted = Counted(success, guess, {})
-        findings.append(finding("labels_from_equations", listener.roles, counted, sentence, LABELS_RIGHT))
+        findings.append(finding("labels_from_equations", [listener.role], counted, sentence, LABELS_RIGHT))
     return findings
 
 

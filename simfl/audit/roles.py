@@ -3,6 +3,7 @@
 from simfl.audit.findings import Role, Setting
 
 TREES = "all trees"
+BLIND_HUB = "sizes of vectors, and who takes part"  # of trees grown together
 
 
 def seen_by(setting: Setting) -> dict[str, str]:
@@ -33,11 +34,11 @@ def _blind(setting: Setting) -> dict[Role, str]:
     }
 
 
-def _private(setting: Setting) -> dict[Role, str]:
+def _private() -> dict[Role, str]:
     """With epsilon trees are drawn, and all parties read the same noisy totals."""
     sums = "noisy counts of rows per cell of a column, and noisy sums of gradients per leaf"
     return {
-        "hub": "sizes of vectors, and who takes part" + f"; {sums}; {TREES}" * (setting.hub_sees == "totals"),
+        "hub": BLIND_HUB,
         "other party": f"totals only: {sums}; {TREES}",
         "submitter": f"the model: {TREES}, whose leaf values follow from noisy sums",
     }
@@ -45,20 +46,16 @@ def _private(setting: Setting) -> dict[Role, str]:
 
 def _together(setting: Setting) -> dict[Role, str]:
     if setting.epsilon is not None:
-        return _private(setting)
+        return _private()
     noisy = ", with noise" if setting.min_group > 1 else ""
     counts = "noisy counts of rows per cell of every tree; " if setting.min_group > 1 else ""
-    all_read = setting.readers == "all"
     sums = f"sums of gradients up to each cut{noisy}"
     party = f"totals only: moments of columns, of labels and metrics; {counts}{TREES}"
-    hub = "sizes of vectors, and who takes part"
-    if setting.hub_sees == "totals":
-        hub += f"; {counts}{sums + '; ' if all_read else ''}metrics; {TREES}"
     found: dict[Role, str] = {
-        "hub": hub,
+        "hub": BLIND_HUB,
         "other party": party,
-        "reader": f"also {sums}, of {'every tree' if all_read else 'the trees of its turns'}",
-        "all readers": f"also {sums}, of every tree (readers='all', or all who read tell one party)",
+        "reader": f"also {sums}, of the trees of its turns",
+        "all readers": f"also {sums}, of every tree (all who read tell one party)",
     }
     if setting.parties > 2:
         found["two parties that collude"] = "what both see, without the rows and the noise of either"

@@ -34,7 +34,7 @@ STRANGERS = 0.1  # share of the rows that take no part: attackers must tell memb
 class Listener:
     """Parties that put together what they know: their rows and their noise, and the sums of turns that they read."""
 
-    roles: list[Role]
+    role: Role
     parties: tuple[int, ...]
     reads: tuple[int, ...]
 
@@ -127,7 +127,7 @@ class Together(Scenario):
 
     @cached_property
     def listeners(self) -> list[Listener]:
-        """Who listens. Roles that hear the same are one."""
+        """Who listens."""
         n = len(self.members)
         every = tuple(range(n))
         several = every[ATTACKER : n - 1]
@@ -140,12 +140,7 @@ class Together(Scenario):
             chosen["two parties that collude"] = (every[1:3], every[1:3])
         if n > 4:
             chosen["all parties but two"] = (several, several)
-        groups: dict[Any, list[Role]] = {}
-        for role, (parties, reads) in chosen.items():
-            groups.setdefault((parties, every if self.stage_2.readers == "all" else reads), []).append(role)
-        if self.stage_2.hub_sees == "totals":
-            next(iter(groups.values())).insert(0, "hub")
-        return [Listener(roles, *key) for key, roles in groups.items()]
+        return [Listener(role, *heard) for role, heard in chosen.items()]
 
     @cached_property
     def ears(self) -> dict[tuple[int, ...], Ears]:

@@ -45,8 +45,7 @@ def _everybody(setting: Setting) -> list[Role]:
     """Who has the trees."""
     if setting.matching is not None:
         return [*HUB_AND_PARTIES, "outsider"]
-    hub: list[Role] = ["hub"] if setting.hub_sees == "totals" else []
-    return [*hub, "other party", "submitter", "outsider"]
+    return ["other party", "submitter", "outsider"]
 
 
 def _counted(scenario: Scenario, estimate: Doubles, rows: Longs) -> Counted:

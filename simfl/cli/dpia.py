@@ -66,12 +66,12 @@ def _leaves(study: Study, checked: Checked) -> list[Leaving]:
     """Every kind of message. Greetings belong to runs between machines: a rehearsal has none."""
     params = study.params()[1]
     sent = checked.rehearsed.sent if checked.rehearsed else {}
-    masked, totals = params.masked is not False, params.hub_sees == "totals"
+    masked = params.masked is not False
     return [
         Leaving(
             kind=kind,
             meaning=meaning,
-            seen_by=seen_by(kind, masked=masked, hub_sees_totals=totals),
+            seen_by=seen_by(kind, masked=masked),
             sent=0 if kind == "Greeting" else sent.get(kind),
         )
         for kind, meaning in checked.leaves

@@ -44,5 +44,5 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 def results_of(study: Study) -> tuple[str, ...]:
     """The files that a training of this study leaves at the hub."""
     params = study.params()[1]
-    blind = params.recipe == "joint" and params.hub_sees == "nothing" and params.masked is not False
+    blind = params.recipe == "joint" and params.masked is not False
     return (SEALED, *RESULTS[1:]) if blind else RESULTS

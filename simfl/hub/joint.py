@@ -183,8 +183,7 @@ def agree_on_cuts(transport: Transport, prepared: Prepared) -> Prepared:
 
 def _agreed(prepared: Prepared, params: TrainParams) -> list[msg.Result]:
     """What was agreed on beforehand, if it is sealed (or not) as in this training."""
-    hidden = bool(params.masked) and params.hub_sees != "totals"
-    return [*prepared.agreed] if hidden == bool(prepared.params.masked) else []
+    return [*prepared.agreed] if bool(params.masked) == bool(prepared.params.masked) else []
 
 
 def _exchange_keys(transport: Transport, params: TrainParams, n_parties: int) -> bool:
@@ -292,7 +291,7 @@ class _Trainer:
             base_score=warm.base_score.tolist() if warm else [],
         )
         ask_all(transport, question, msg.Done)
-        self._seen, self._blind = 0, masked and params.hub_sees != "totals"
+        self._seen, self._blind = 0, masked
         return Adding(transport, self._certificates)
 
     def _keep(self, result: msg.Result, n_trees: int) -> None:

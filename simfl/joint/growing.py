@@ -42,6 +42,7 @@ T = TypeVar("T")
 SEED_WORDS = 4
 NOTHING = -149  # a power of two: no float32 above zero is smaller
 _NO_TOTALS: Longs = np.zeros(0, np.int64)
+_NO_SUMS = _NO_TOTALS, _NO_TOTALS, _NO_TOTALS
 
 
 @dataclass
@@ -93,11 +94,11 @@ class Scores(NamedTuple):
 
 
 class Growing:
-    """One party's part in growing the trees. Without rows of its own (`own=None`) it only follows."""
+    """One party's part in growing the trees."""
 
-    def __init__(self, setting: Setting, own: Own | None) -> None:
+    def __init__(self, setting: Setting, own: Own) -> None:
         self.setting, self.own, self.params = setting, own, setting.params
-        self.loss, self.threads = loss_of(setting.params), own.threads if own else 1
+        self.loss, self.threads = loss_of(setting.params), own.threads
         self.weights = FeatureWeights(len(setting.cuts.points))
         self.rounds: list[list[Tree]] = []
         self.gains: list[Doubles] = []  # per round: what each column has gained
@@ -113,9 +114,9 @@ class Growing:
         self._settled = self._chain = _chained(
             repr(setting.parties).encode(), b""
         )  # up to the last batch; up to this step
-        self._rows = binned(own.X, setting.cuts) if own else None
-        self._placement: Placement | None = None
-        self._sums: tuple[Longs, Longs, Longs] | None = None  # this party's counts, G and H of the level
+        self._rows = binned(own.X, setting.cuts)
+        self._placement = self._new_placement(setting.n_outputs)
+        self._sums = _NO_SUMS  # this party's counts, G and H of the level
 
     # --- the steps ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ class Growing:
     @property
     def _readers_turn(self) -> int | None:
         n = len(self.setting.parties)
-        return len(self.batches) % n if n > 1 and self.params.readers == "turn" else None
+        return len(self.batches) % n if n > 1 else None
 
     def contribution(self) -> Parts:
         """What this party adds."""
@@ -165,8 +166,7 @@ class Growing:
 
     def apply(self, decision: bytes) -> None:
         """Check what was decided, and move to the next step."""
-        if self._placement:
-            self._placement.threads = self.threads
+        self._placement.threads = self.threads
         if self._batch is None:
             self._begin(decision)
         elif not self._now.counted:
@@ -176,14 +176,14 @@ class Growing:
 
     def _new_batch(self, work: Callable[[], Batch]) -> Batch:
         """In one process all parties have the same one. One that was given up with trees half grown is not used."""
-        shared = self.own.shared if self.own else None
+        shared = self.own.shared
         if shared is None:
             return work()
         return shared.once((repr(self.setting.params), self._chain), work, lambda batch: batch.is_new)
 
     def _once(self, what: str, work: Callable[[], T]) -> T:
         """What follows for every party alike. In one process the first one works it out."""
-        shared = self.own.shared if self.own else None
+        shared = self.own.shared
         return shared.once((self._batch, self._chain, what), work) if shared and self._batch else work()
 
     def replay(self, decision: bytes) -> None:
@@ -197,33 +197,30 @@ class Growing:
 
         After others it is not: equal noise on two questions would show the difference of their answers.
         """
-        secret = self.own.secret if self.own else b""
         text = repr((purpose, len(self.batches), self._chain)).encode()
-        return int.from_bytes(hashlib.blake2b(text, key=secret[:64], digest_size=8).digest(), "little")
+        return int.from_bytes(hashlib.blake2b(text, key=self.own.secret[:64], digest_size=8).digest(), "little")
 
     def _start_parts(self) -> Parts:
-        if self.own is None:
-            raise ProtocolError("Who has no rows has no part in the sums.")
         words = np.random.default_rng(self._key("seed")).integers(0, 2**64, SEED_WORDS, np.uint64, endpoint=False)
-        g, h = self._gradients(self.own)
+        g, h = self._gradients()
         sizes = np.concatenate([np.abs(g).sum(axis=0, dtype=np.float64), h.sum(axis=0, dtype=np.float64)])
         aside, metrics = self.own.validation, np.array(self._metrics)
         weights = np.array([self.own.train.total_weight, aside.total_weight if aside else 0.0])
         if not self.setting.whole:
             sizes = coarse.rounded_up(sizes, sizes / max(len(g), 1))
-            weights, metrics = self._coarse_metrics(weights, metrics, self.own)
+            weights, metrics = self._coarse_metrics(weights, metrics)
         self._own_sizes = sizes
         return [words, np.concatenate([sizes, weights, metrics])]
 
-    def _coarse_metrics(self, weights: Doubles, metrics: Doubles, own: Own) -> tuple[Doubles, Doubles]:
+    def _coarse_metrics(self, weights: Doubles, metrics: Doubles) -> tuple[Doubles, Doubles]:
         """Of rows that were set aside: their weight, and the metric that early stopping watches, with noise."""
-        names, aside, total = self.loss.sums, own.validation, weights[1]
+        names, aside, total = self.loss.sums, self.own.validation, weights[1]
         found = metrics.reshape(-1, 2, len(names))
         sent, weight = np.zeros_like(found), 0.0
         if aside is not None and total > 0:
             weight, n_rows = float(coarse.rounded_up(total, total / len(aside.y))), len(aside.y)
             watched = np.s_[:, 1, names.index(self.loss.metric)]
-            sent[watched] = coarse.metric(found[watched], n_rows, own.secret) * weight / total
+            sent[watched] = coarse.metric(found[watched], n_rows, self.own.secret) * weight / total
         return np.array([0.0, weight]), sent.ravel()
 
     @property
@@ -255,14 +252,13 @@ class Growing:
         sizes = sizes.reshape(2, -1)[:, output]
         batch = self._new_batch(lambda: Batch(self.setting, seed, sizes, exponents, self.weights.matrix))
         self._batch, self._now = batch, _now(batch)
-        if self.own:
-            self._place(batch, output)
+        self._place(batch, output)
 
     @property
     def _n_rounds(self) -> int:
         """Of the next batch."""
         n = len(self.rounds)
-        return min(batch_size(n, self.params.lockstep or 1), self.params.n_trees - n)
+        return min(batch_size(n, self.setting.lockstep), self.params.n_trees - n)
 
     def _resolution(self, sizes: Doubles) -> AnyArray:
         """As powers of two: the mean row has about as many bits as it should.
@@ -275,44 +271,34 @@ class Growing:
 
     def _place(self, batch: Batch, output: AnyArray) -> None:
         """All rows into the roots, with rounded gradients."""
-        own = self.own
-        if own is None or self._rows is None:
-            return
-        g, h = self._gradients(own)
+        g, h = self._gradients()
         units, share = np.ldexp(1.0, batch.exponents), int(self.setting.share * ALL)
 
         def take(t: int, rows: Ints, packed: Longs) -> int:
             keys = np.array([self._key(f"rounding {t}"), self._key(f"rows {t}")], np.uint64)
             return int(take_rows(g, h, output[t], units[:, t].copy(), keys, share, rows, packed))
 
-        if self._placement is None or self._placement.n_trees != batch.n_trees:
-            counts_as = counted_as(own.train.weight) if self.setting.guarded else None
-            self._placement = Placement(self._rows, batch.n_trees, self.threads, counts_as)
+        if self._placement.n_trees != batch.n_trees:
+            self._placement = self._new_placement(batch.n_trees)
         self._totals = self._placement.begin(take)
         self._own_gradients = None
-        self._sum()
+        self._sums = self._placement.sums(self._now.level)
 
-    def _gradients(self, own: Own) -> tuple[Floats, Floats]:
+    def _new_placement(self, n_trees: int) -> Placement:
+        counts_as = counted_as(self.own.train.weight) if self.setting.guarded else None
+        return Placement(self._rows, n_trees, self.threads, counts_as)
+
+    def _gradients(self) -> tuple[Floats, Floats]:
         """Of this party's rows. In a batch they are asked for twice."""
         if self._own_gradients is None:
-            train = own.train
+            train = self.own.train
             self._own_gradients = self.loss.gradients(train.margin, train.y, train.weight)
         return self._own_gradients
 
     # --- a level -----------------------------------------------------------------------------------------------------
 
-    def _sum(self) -> None:
-        """Counts and sums of this party in the level, in one pass over its rows."""
-        if self._placement and self._batch:
-            self._sums = self._placement.sums(self._now.level)
-
-    def _own_sums(self) -> tuple[Longs, Longs, Longs]:
-        if self._sums is None:
-            raise ProtocolError("Who has no rows has no part in the sums.")
-        return self._sums
-
     def _count_parts(self) -> Parts:
-        return [self.setting.counting.sent(self._own_sums()[0], self._key(self.step))]  # noise of its own in every step
+        return [self.setting.counting.sent(self._sums[0], self._key(self.step))]  # noise of its own in every step
 
     def _take_counts(self, batch: Batch, decision: bytes) -> None:
         counting = self.setting.counting
@@ -332,7 +318,7 @@ class Growing:
         law = guard.sum_noise(len(self.setting.parties), self.setting.bits) if self.setting.guarded else None
         return [
             sending.sums(cells, total if root else _NO_TOTALS, sent, law, self._key(f"{self.step} {i}"))
-            for i, (cells, total) in enumerate(zip(self._own_sums()[1:], self._totals, strict=True))
+            for i, (cells, total) in enumerate(zip(self._sums[1:], self._totals, strict=True))
         ]
 
     def _split(self, batch: Batch, raw: bytes) -> None:
@@ -340,15 +326,14 @@ class Growing:
         before = self._now
         splits, self._now = self._once(f"split {_short(raw)}", lambda: (batch.split(decision), _now(batch)))
         last = self._now.depth == before.depth
-        if self._placement:
-            self._placement.split(before.level, splits, last=last)
+        self._placement.split(before.level, splits, last=last)
         if last:
             self._adopt(decision, raw, batch)
             return
         if decision.trees:
             raise ProtocolError("The reader announced finished trees in a level that is not the last one.")
         self._chain = _chained(self._chain, raw)
-        self._sum()
+        self._sums = self._placement.sums(self._now.level)
 
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
@@ -368,7 +353,7 @@ class Growing:
             self.gains.append(total)
         self.batches.append(raw)
         self._settled = self._chain = _chained(self._settled, raw)
-        self._batch, self._sums = None, None
+        self._batch, self._sums = None, _NO_SUMS
 
     def _finished_trees(self, decision: decisions.LevelDecision) -> list[tuple[Tree, Floats]]:
         """The trees of a batch and what their splits have gained: as many as belong to it, none too large."""
@@ -390,9 +375,7 @@ class Growing:
         """One round: the margins of this party's rows, and its metrics."""
         self.rounds.append(trees)
         own, self._own_gradients = self.own, None
-        if own is None:
-            return
-        if ways is None or self._placement is None:
+        if ways is None:
             own.train.add(trees)
         else:
             for output in range(len(trees)):

@@ -66,9 +66,9 @@ class Mine:
 
 
 class Machine:
-    """One party's part in a training; without rows of its own (`mine=None`) it only follows."""
+    """One party's part in a training."""
 
-    def __init__(self, plan: Plan, mine: Mine | None, agreed: Agreed | None = None) -> None:
+    def __init__(self, plan: Plan, mine: Mine, agreed: Agreed | None = None) -> None:
         self.plan, self.mine, self.agreed, self.base_score = plan, mine, agreed, plan.base_score
         self.loss = loss_of(plan.params)
         self.keeps = False  # whether who comes later needs the decision that was applied last
@@ -180,11 +180,10 @@ class Machine:
 
     def _agree(self) -> Agreement:
         """On the columns whose cut points are not declared."""
-        plan, mine = self.plan, self.mine
-        X = mine.rows.X if mine else np.empty((0, len(plan.n_levels)), np.float32)
+        plan, X = self.plan, self.mine.rows.X
         asked = asked_columns(plan.declared)
         X, n_levels = (X, plan.n_levels) if asked is None else (X[:, asked], plan.n_levels[asked])
-        return Agreement(X, n_levels, plan.parties, mine.secret if mine else b"", whole=plan.whole)
+        return Agreement(X, n_levels, plan.parties, self.mine.secret, whole=plan.whole)
 
     # --- labels ------------------------------------------------------------------------------------------------------
 
@@ -194,8 +193,6 @@ class Machine:
 
     def _label_sums(self) -> Doubles:
         """The weight of each class (or the sum of the labels), and of all rows."""
-        if self.mine is None:
-            raise ProtocolError("Who has no rows has no part in the sums.")
         y, weight = self.mine.rows.y, self.mine.rows.weight
         each = np.ones(len(y)) if weight is None else weight.astype(np.float64)
         sums = np.array(self.loss.label_sums(y, weight, self._n_labels))
@@ -236,9 +233,7 @@ class Machine:
         )
         self.growing = Growing(setting, self._own(self.base_score))
 
-    def _own(self, base_score: Doubles) -> Own | None:
-        if self.mine is None:
-            return None
+    def _own(self, base_score: Doubles) -> Own:
         margin = np.array(self.loss.margin(base_score), dtype=np.float32)
         aside = self.mine.validation
         train = self._following(self.mine.rows, margin)

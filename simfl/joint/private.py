@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 from simfl.arrays import Doubles, Floats, Ints, Longs, Table
-from simfl.errors import ParameterError, ProtocolError
+from simfl.errors import ParameterError
 from simfl.joint.column_weights import column_weights
 from simfl.joint.decisions import numbers
 from simfl.joint.drawn import Columns, draw, draw_alone
@@ -87,13 +87,13 @@ class Filter:
 
 
 class PrivateMachine:
-    """One party's part in a private training; without rows of its own (`mine=None`) it only follows."""
+    """One party's part in a private training."""
 
     reader: None = None  # everybody reads all totals: they are private
     next_reader: None = None
     best_round: None = None
 
-    def __init__(self, plan: Plan, mine: Mine | None, settings: PrivateSettings, budget: Budget) -> None:
+    def __init__(self, plan: Plan, mine: Mine, settings: PrivateSettings, budget: Budget) -> None:
         self.plan, self.mine, self.settings, self.budget = plan, mine, settings, budget
         self.loss, self.units = loss_of(plan.params), budget.units(settings)
         points = [np.empty(0, np.float32) if own is None else own for own in plan.declared or ()]
@@ -105,8 +105,8 @@ class PrivateMachine:
         self.gains: list[Doubles] = []
         self._counted = [j for j, own in enumerate(points) if len(own) > settings.n_cuts]  # columns
         self._stage: Stage = "counts" if self._counted else "columns"
-        self._rows = self._following(mine.rows) if mine else None
-        self._filter = Filter(len(mine.rows.y) if mine else 0, budget.longest)
+        self._rows = self._following(mine.rows)
+        self._filter = Filter(len(mine.rows.y), budget.longest)
         self._batch: list[Tree] = []
         self._leaves: list[Ints] = []  # of this party's rows, per tree of the batch (or column that is counted)
         self._vectors: Longs = np.empty((0, 1), np.int64)  # of its rows: gradients and hessians (or one number)
@@ -116,14 +116,13 @@ class PrivateMachine:
     def _begin(self) -> None:
         """Draw the trees of the next step, and take what this party's rows have left for it."""
         if self._stage == "counts":
-            if self._rows and self.mine:
-                self._leaves = [_cells(self.mine.rows.X, j, self.columns.points[j]) for j in self._counted]
-                ones = np.ones((len(self._rows.y), 1))
-                self._vectors = self._filter.take(self._scale * ones, len(self._counted))
+            self._leaves = [_cells(self.mine.rows.X, j, self.columns.points[j]) for j in self._counted]
+            ones = np.ones((len(self._rows.y), 1))
+            self._vectors = self._filter.take(self._scale * ones, len(self._counted))
             return
-        shared = self.mine.shared if self.mine else None
+        shared = self.mine.shared
         self._batch = shared.once((self.digest(), "trees"), self._draw) if shared else self._draw()
-        if self._rows and self._batch:
+        if self._batch:
             own = self._rows
             self._leaves = [own.walker.leaf_numbers(tree) for tree in self._batch]
             g, h = (part.astype(np.float64) for part in self.loss.gradients(own.margin, own.y, own.weight))
@@ -176,8 +175,6 @@ class PrivateMachine:
 
     def contribution(self) -> Parts:
         """The sums of this party's rows per leaf: all gradients, then all hessians. Noise is added at the exit."""
-        if self._rows is None:
-            raise ProtocolError("Who has no rows has no part in the sums.")
         outputs = 1 if self._stage == "counts" else self.plan.n_outputs
         sums = [
             _sums(self._vectors[:, first + t % outputs], leaf, n)
@@ -232,8 +229,7 @@ class PrivateMachine:
         if self.plan.base_score is None:
             before = self.loss.margin(self.base_score)
             self.base_score = _shares_after(self.loss, sums, outputs)
-            if self._rows:
-                self._rows.margin += (self.loss.margin(self.base_score) - before).astype(np.float32)
+            self._rows.margin += (self.loss.margin(self.base_score) - before).astype(np.float32)
 
     def _values(self, G: Doubles, H: Doubles) -> Doubles:
         """Leaf values from noisy sums. Where nothing is known of the hessian there is no step."""
@@ -247,8 +243,7 @@ class PrivateMachine:
         outputs, finished = self.plan.n_outputs, []
         for t, (tree, own) in enumerate(zip(self._batch, sums, strict=True)):
             finished.append(tree.with_leaf_values(self._values(*own)))
-            if self._rows:
-                add_values(self._rows.margin, t % outputs, self._leaves[t], finished[t].value[tree.leaves])
+            add_values(self._rows.margin, t % outputs, self._leaves[t], finished[t].value[tree.leaves])
         for first in range(0, len(finished), outputs):
             self.rounds.append(finished[first : first + outputs])
 

@@ -19,13 +19,14 @@ from simfl.joint.candidates import Asked, Columns, Nodes
 from simfl.joint.cuts import Cuts
 from simfl.joint.level import MISSING, Level
 from simfl.params import HALVED_FROM, RECIPES, TrainParams
+from simfl.training.schedule import lockstep
 
 DEEPEST = 24  # levels of a tree whose depth has no limit
 FEW_CUTS, MANY_CUTS = 8, 24  # that a node is asked about
 NARROW, WIDEST = 256, 8  # columns; of more of them as many times more cuts, up to this
 FEW_NODES, MANY_NODES = 32, 512  # of a tree that are split in one level
+MEAN_BITS = 4  # of the mean gradient of a row, rounded at random: fewer hide more, and sums of many rows lose nothing
 WORD_BITS = 30  # no total is larger, but for the rounding of each row
-NOISY_BITS = 12  # of the mean row, where sums have noise: it hides the others, and its table would be large
 Draw = Callable[[Asked, Nodes, Columns, Doubles, int], Level]
 
 
@@ -59,7 +60,7 @@ class Setting:
     @property
     def most_cuts(self) -> int:
         """How many cuts a node is asked about at most."""
-        return min(self.params.candidates or MANY_CUTS * self.width, 2**16 - 1)
+        return MANY_CUTS * self.width
 
     @cached_property
     def width(self) -> int:
@@ -70,7 +71,12 @@ class Setting:
     @property
     def most_nodes(self) -> int:
         """How many nodes of a tree are split in one level."""
-        return self.params.level_nodes or min(max(int(math.sqrt(self.n_rows) / 8), FEW_NODES), MANY_NODES)
+        return min(max(int(math.sqrt(self.n_rows) / 8), FEW_NODES), MANY_NODES)
+
+    @property
+    def lockstep(self) -> int:
+        """How many rounds share their gradients, when enough are grown."""
+        return lockstep(self.params.learning_rate)
 
     @property
     def share(self) -> float:
@@ -90,8 +96,7 @@ class Setting:
     @property
     def bits(self) -> int:
         """Of the mean gradient of a row: no more than a total has room for."""
-        wanted = self.params.gradient_bits or RECIPES["joint"]["gradient_bits"]
-        return min(wanted, NOISY_BITS if self.guarded else wanted, WORD_BITS - self.n_rows.bit_length())
+        return min(MEAN_BITS, WORD_BITS - self.n_rows.bit_length())
 
     @cached_property
     def counting(self) -> guard.Counting:

@@ -1,7 +1,7 @@
 """What a reader decides from a total reaches the other parties sealed and signed: the hub only passes it on.
 
 It is encrypted with a key from the parties' secret and signed with the reader's certificate, where it has one. Run,
-step and keys are part of both: nothing fits another place. Where the hub may see totals, nothing is encrypted.
+step and keys are part of both: nothing fits another place. Where nothing is masked, nothing is encrypted.
 """
 
 import hashlib

@@ -63,12 +63,11 @@ class GrowingTogether:
     ) -> None:
         self.start, self.member, self.sealing, self.machine = start, member, sealing, machine
         self.parties, self.masked = start.parties, start.masked
-        self.hidden = start.masked and start.params.hub_sees != "totals"
-        key_of = partial(member.key, "decision") if self.hidden else None
+        key_of = partial(member.key, "decision") if start.masked else None
         self.announcing = Announcing(member.name, member.run, member.identity, key_of)
         facts = ["trees", "shared cut points", "grown together"]
         facts += ["drawn trees"] if is_private(start.params) else [f"min_group {start.params.min_group or 1}"]
-        sealing.shown.update(facts + ["covered totals"] * self.hidden)
+        sealing.shown.update(facts)
         self.now: Step | None = None
         self._answered: tuple[msg.Request, msg.Reply] | None = None  # the last question, and what was replied
         self.told = 0  # rounds whose metrics the hub has
@@ -122,7 +121,7 @@ class GrowingTogether:
         """The model's file, for its receiver alone."""
         receiver = question.receiver
         if receiver is None:
-            self._refuse_unless(not self.hidden, "the study lets the hub see nothing: the model is for its submitter")
+            self._refuse_unless(not self.masked, "sums are masked, so the hub gets no model: it is for its submitter")
             return msg.SealedModel(sealed=model)
         if self.member.identity is not None:
             verify_key(self.member.identity, SUBMITTER, receiver, self.member.run, "submitter")
@@ -140,7 +139,7 @@ class GrowingTogether:
         parts = [] if machine.finished else to_words(machine.contribution())
         parts = self.sealing.noisy_together(parts, len(machine.kept), machine.digest()) if parts else []
         own = self.sealing.together(parts, self._mask(step), covers) if parts else []
-        if own and covers is not None and self.hidden and reader is None and self._is_first:
+        if own and covers is not None and reader is None and self._is_first:
             own = add([own, covers.cover(step, own)])
         self.now = Step(step, reader, own)
 
@@ -164,7 +163,7 @@ class GrowingTogether:
             keep=keep,
             announced=announced,
             finished=machine.finished,
-            metrics=[] if self.hidden else self._new_metrics(),
+            metrics=[] if self.masked else self._new_metrics(),
             shown=dict(self.sealing.shown) if machine.finished else {},
         )
 
@@ -224,7 +223,7 @@ class GrowingTogether:
         if result.total is None or result.reader is not None:
             raise self._refusal(f"the total of step {result.step} is read by all")
         total, covers = self._unpacked(result.total, now), self.member.covers
-        if self.hidden and covers is not None:
+        if covers is not None:
             total = subtract(total, covers.cover(now.number, total))
         return self.machine.read(self._checked(total, now))
 
@@ -240,7 +239,7 @@ class GrowingTogether:
     def _checked(self, total: Parts, now: Step) -> Parts:
         """A total without its check words, if they fit."""
         covers = self.member.covers
-        return from_words(covers.without_checks(total, now.number) if self.masked and covers else total)
+        return from_words(covers.without_checks(total, now.number) if covers else total)
 
     def _refuse_unless(self, holds: bool, rule: str) -> None:
         if not holds:

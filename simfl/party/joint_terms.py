@@ -72,7 +72,7 @@ def resumed(rules: Rules, decisions: list[bytes]) -> None:
 
 def send_model(rules: Rules, question: msg.SendModel) -> None:
     """Whether the model goes to who may have it."""
-    blind = rules.terms.train.hub_sees != "totals"
+    blind = rules.terms.train.masked is not False
     rules.refuse_unless(not blind or question.receiver is not None, "the hub does not get the model")
 
 

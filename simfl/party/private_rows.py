@@ -89,17 +89,14 @@ def check_size(chosen: PrivateSettings, n_columns: int, n_outputs: int) -> None:
 
 
 def _as_given(chosen: PrivateSettings, params: TrainParams) -> PrivateSettings:
-    """With what the study sets itself; what the rule made for its own number of steps is made for that of the study."""
-    names = {"n_trees": "n_trees", "max_depth": "depth", "lockstep": "lockstep", "reg_lambda": "reg_lambda"}
+    """With what the study sets itself; what the rule made for its own number of trees is made for that of the study."""
+    names = {"n_trees": "n_trees", "max_depth": "depth", "learning_rate": "learning_rate", "reg_lambda": "reg_lambda"}
     usual = defaults()
     given = {rule: getattr(params, name) for name, rule in names.items() if getattr(params, name) != usual[name]}
-    mine = replace(chosen, **given)
-    trees, steps = mine.n_trees / chosen.n_trees, chosen.lockstep / mine.lockstep
-    fitted = {"reg_lambda": chosen.reg_lambda * trees * steps, "learning_rate": chosen.learning_rate * steps}
-    if params.learning_rate != usual["learning_rate"]:
-        fitted["learning_rate"] = params.learning_rate
-    scales = {name: getattr(chosen, name) * trees**0.5 for name in ("count_scale", "first_scale")}
-    return replace(mine, **scales | fitted | given)
+    trees = given.get("n_trees", chosen.n_trees) / chosen.n_trees
+    fitted = {name: getattr(chosen, name) * trees**0.5 for name in ("count_scale", "first_scale")}
+    fitted |= {"reg_lambda": chosen.reg_lambda * trees}
+    return replace(chosen, **fitted | given)
 
 
 def _shares(params: TrainParams) -> list[float]:

@@ -57,7 +57,7 @@ MEANINGS = (  # of every protection: on, and off
 TOGETHER = {  # of trees that were grown together: on, and off, where it is something else
     "Fresh ids": ("No row has a neighbour: no ids were sent.", ""),
     "Masked sums": (
-        "All {sums} sets of numbers left under masks: the hub could read {totals}.",
+        "All {sums} sets of numbers left under masks: the hub could read neither these nor their totals.",
         "{plain} of {sums} sets of numbers left without masks: the hub could read each party's.",
     ),
     "Small groups": (
@@ -104,7 +104,6 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
     epsilon, hashes = max(_numbers(n, "epsilon"), default=0.0), max(_numbers(n, "hashes"), default=0.0)
     facts: dict[str, object] = {"sums": sums, "least": least, "epsilon": epsilon, "hashes": hashes, "columns": columns}
     facts |= {"sent": n["hash values"], "plain": n["plain sums"], "trees": n["trees"]}
-    facts["totals"] = "neither these nor their totals" if n["covered totals"] else "totals only"
     together = n["grown together"] > 0
     meanings = {name: (yes, no) for name, yes, no in MEANINGS} | (TOGETHER if together else {})
     meanings |= DRAWN if n["drawn trees"] else {}

@@ -5,6 +5,8 @@ from itertools import cycle
 
 import numpy as np
 
+MOST_LOCKSTEP = 8  # more trees from the same gradients would not pay
+
 
 def round_robin(n_rows: Sequence[int]) -> Iterator[list[int]]:
     """Each party in turn, as in the authors' program."""
@@ -54,8 +56,17 @@ def shared_step(learning_rate: float, n_builders: int) -> np.float32:
     return np.float32(1.0 if n_builders == 1 else together / (learning_rate * n_builders))
 
 
+def lockstep(learning_rate: float) -> int:
+    """How many rounds of trees grown together share their gradients: together they step no further than 0.8.
+
+    >>> [lockstep(rate) for rate in (0.01, 0.1, 0.3, 1.0)]
+    [8, 8, 2, 1]
+    """
+    return max(1, min(MOST_LOCKSTEP, int(0.8 / learning_rate + 1e-9)))
+
+
 def batch_size(n_before: int, most: int) -> int:
-    """How many rounds of trees grown together share their gradients: at first one, and never more than came before.
+    """How many rounds are in the next batch: at first one, and never more than came before.
 
     Nothing is known about the columns before the first tree, and its gradients are the furthest from the last ones.
     """

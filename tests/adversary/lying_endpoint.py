@@ -207,7 +207,6 @@ def _reader(question, _):
 ADD = msg.Add
 JOINT_LIES = [
     of_together("groups of one", "the study has min_group = 5, not 1", min_group=1),
-    of_together("the hub sees totals", "the study has hub_sees = nothing", hub_sees="totals"),
     Lie("without masks", msg.StartTogether, "sums are masked", lambda q, _: replace(q, masked=False)),
     Lie(
         "another recipe",

@@ -17,7 +17,7 @@ from tests.adversary.test_any_order import inside
 from tests.adversary.test_lying_joint import STUDY, sessions
 from tests.wire import Between, Recorder, grow_together
 
-STUDIES = [{}, {"readers": "all"}, {"hub_sees": "totals"}, {"objective": "reg:squarederror"}, {"epsilon": 2.0}]
+STUDIES = [{}, {"masked": False}, {"objective": "reg:squarederror"}, {"epsilon": 2.0}]
 STEPS = msg.Add | msg.Read
 
 

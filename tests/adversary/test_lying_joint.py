@@ -25,7 +25,7 @@ from tests.privacy.authority import Project
 from tests.wire import Between, Recorder, grow_together, rows
 
 NAMES = ("p0", "p1", "p2")
-STUDY = {"recipe": "joint", "n_trees": 4, "max_depth": 3, "lockstep": 2, "min_group": 3, "random_state": 5}
+STUDY = {"recipe": "joint", "n_trees": 4, "max_depth": 3, "learning_rate": 0.4, "min_group": 3, "random_state": 5}
 STUDY |= {"masked": True}
 
 
@@ -84,9 +84,9 @@ def with_total(message):
     return message.result is not None and message.result.total is not None
 
 
-@pytest.mark.parametrize("changed", [{}, {"readers": "all"}, {"hub_sees": "totals"}, {"min_group": 1}], ids=str)
+@pytest.mark.parametrize("changed", [{}, {"masked": False}, {"min_group": 1}], ids=str)
 def test_an_honest_run_breaks_no_rule(changed):
-    project = Project() if "hub_sees" in changed else None  # else the model's receiver would have to sign, too
+    project = Project() if "masked" in changed else None  # else the model's receiver would have to sign, too
     seen = Recorder(sessions(project, **STUDY | changed))
     _, model = grow_together(seen, **STUDY | changed)
     assert model.n_trees == 4
@@ -128,10 +128,8 @@ TREE = msg.AdoptedTree(values=wire.pack(np.zeros(1, np.float32)), structure=None
     ("change", "rule"),
     [
         (lambda q: replace(q, params=replace(q.params, min_group=1)), "the study has min_group = 3, not 1"),
-        (lambda q: replace(q, params=replace(q.params, hub_sees="totals")), "the study has hub_sees = nothing"),
         (lambda q: replace(q, params=replace(q.params, count_epsilon=1e6)), "the study has count_epsilon = 0.1"),
         (lambda q: replace(q, params=replace(q.params, n_trees=5000)), "the study has n_trees = 4"),
-        (lambda q: replace(q, params=replace(q.params, readers="all")), "the study has readers = turn"),
         (lambda q: replace(q, parties=["p0", "p1"]), "sums are over those who exchanged keys"),
         (lambda q: replace(q, parties=["p0"]), r"at least 2 parties take part \(min_parties\)"),
         (lambda q: replace(q, parties=["p2", "p1", "p0"]), "parties are in the study's order"),
@@ -425,8 +423,8 @@ def test_the_model_goes_to_the_submitter_alone():
     assert msgspec.msgpack.encode(reply)
 
 
-def test_a_hub_that_may_see_totals_gets_the_model():
-    session, question, _ = halted(msg.SendModel, hub_sees="totals")
+def test_the_hub_gets_the_model_where_nothing_is_masked():
+    session, question, _ = halted(msg.SendModel, masked=False)
     assert session.handle(question).sealed[:1] == b"{"
 
 

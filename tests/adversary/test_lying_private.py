@@ -21,7 +21,7 @@ from tests.wire import Recorder, grow_together, lose, rows
 
 NAMES = ("p0", "p1", "p2")
 SCHEMA = Schema.from_toml({f"x{j}": {"low": -3, "high": 3} for j in range(6)})
-STUDY = {"recipe": "joint", "epsilon": 2.0, "rows": 150, "n_trees": 4, "lockstep": 2, "max_depth": 2, "masked": True}
+STUDY = {"recipe": "joint", "epsilon": 2.0, "rows": 150, "n_trees": 20, "max_depth": 2, "masked": True}
 STUDY |= {"random_state": 5}
 
 
@@ -136,13 +136,13 @@ def test_a_new_job_does_not_go_on_after_other_trees(half_way, number):
     new_job, start, _ = half_way
     kept = [*start.kept]
     kept[number] = told_otherwise(kept[number], lambda words: words + np.uint64(1 << 30))
-    more = [told_otherwise(kept[-1], lambda words: np.zeros(2 * 2 * 4, np.uint64))]  # of the third step
+    more = [told_otherwise(kept[-1], lambda words: np.zeros(2 * 10 * 4, np.uint64))]  # of the third step
     refuses(new_job(), replace(start, kept=kept + more), "other sums than those that it has sent")
 
 
 def test_a_new_job_does_not_skip_steps_that_were_never_sent(half_way):
     new_job, start, _ = half_way
-    more = [told_otherwise(start.kept[-1], lambda words: np.zeros(2 * 2 * 4, np.uint64))] * 2
+    more = [told_otherwise(start.kept[-1], lambda words: np.zeros(2 * 10 * 4, np.uint64))] * 2
     refuses(new_job(), replace(start, kept=start.kept + more), "other sums than those that it has sent")
 
 

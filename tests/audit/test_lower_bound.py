@@ -78,8 +78,8 @@ def test_an_audit_sees_where_a_private_training_has_forgotten_its_noise(monkeypa
     pytest.importorskip("dp_accounting")
     X, y = load_breast_cancer(return_X_y=True)
     study = {"recipe": "joint", "epsilon": 2.0, "rows": 569, "n_trees": 60, "parties": 2, "advise": False}
-    found = audit(X[:, :8], y, **study, hub_sees="totals")
-    assert "noisy sums of gradients per leaf" in found.sees["hub"]
+    found = audit(X[:, :8], y, **study)
+    assert "noisy sums of gradients per leaf" in found.sees["other party"]
     (noisy,) = found.findings
     assert noisy.details["epsilon at least"] < 2.0
     monkeypatch.setattr(sealing.discrete, "draw", lambda key, n: np.zeros(n, np.int64))

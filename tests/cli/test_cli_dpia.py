@@ -148,10 +148,9 @@ def test_without_a_study_there_is_nothing_to_file(simfl_command, tmp_path, capsy
 
 def test_of_every_message_that_leaves_the_page_knows_who_sees_it():
     assert {kind.__name__ for kind in msg.Reply.__args__} == set(SEEN_BY)
-    shown = {masked: seen_by("RowSums", masked=masked, hub_sees_totals=False) for masked in (True, False)}
+    shown = {masked: seen_by("RowSums", masked=masked) for masked in (True, False)}
     assert "the hub" in shown[False]
     assert "the hub" not in shown[True]
-    assert seen_by("Addend", masked=True, hub_sees_totals=True).endswith("totals: the hub")
 
 
 def made_up(findings, limits=()):

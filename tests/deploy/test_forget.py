@@ -21,14 +21,15 @@ from simfl.deploy.forget import Home, find, read_record
 from simfl.deploy.party_file import read_party_file
 from simfl.deploy.study import digest_of, ledger_of
 from simfl.errors import FileError, StudyError
+from simfl.joint import private_rule
 from tests.deploy.one_process import Federation
 
 ROOT = Path(__file__).parents[2]
 KINDS = {
     "similar": "validation_fraction = 0.25",
     "epsilon": "epsilon = 4.0",
-    "joint": 'recipe = "joint"\nlockstep = 2\nmin_group = 5',
-    "private": 'recipe = "joint"\nlockstep = 2\nepsilon = 4.0\nrows = 360',
+    "joint": 'recipe = "joint"\nlearning_rate = 0.4\nmin_group = 5',
+    "private": 'recipe = "joint"\nepsilon = 4.0\nrows = 360',
 }
 JOB = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
@@ -48,6 +49,7 @@ def federation(tmp_path, monkeypatch, request):
     (made.kits / "hub" / "startup" / "fed_server.json").touch()
     monkeypatch.setattr("nvflare.fuel.flare_api.flare_api.new_secure_session", made.session)
     monkeypatch.setattr(runs, "POLL", 0.01)
+    monkeypatch.setattr(private_rule, "LOCKSTEP", 2)
     return made
 
 

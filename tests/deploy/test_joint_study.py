@@ -24,7 +24,7 @@ N_TREES = 12
 
 def joint(text):
     """The study, with its trees grown together."""
-    chosen = '[parameters]\nrecipe = "joint"\nlockstep = 2\nmin_group = 5\nvalidation_fraction = 0.25'
+    chosen = '[parameters]\nrecipe = "joint"\nlearning_rate = 0.4\nmin_group = 5\nvalidation_fraction = 0.25'
     return text.replace("rematch = 10\n", "").replace("[parameters]", chosen)
 
 
@@ -59,8 +59,8 @@ def test_the_submitter_and_every_party_have_one_model_and_the_hub_has_none(feder
     assert not RunRecord.load(at_hub).gains
 
 
-def test_a_hub_that_may_see_totals_has_the_model(federation, tmp_path):
-    federation.study.write_text(federation.study.read_text().replace("lockstep", 'hub_sees = "totals"\nlockstep'))
+def test_the_hub_has_the_model_where_nothing_is_masked(federation, tmp_path):
+    federation.study.write_text(federation.study.read_text().replace("min_group", "masked = false\nmin_group"))
     shown = []
     listener = runs.Listener(tree=lambda record, connected: shown.append(record))
     folder = runs.run_study(federation.study, out=tmp_path / "run", listener=listener)
@@ -194,7 +194,7 @@ def test_a_rehearsal_of_a_joint_study_shows_masked_sums(federation, tmp_path):
 
 
 def test_parameters_of_another_recipe_are_refused_in_a_study(federation):
-    text = federation.study.read_text().replace("lockstep", "n_hashes = 3\nlockstep")
+    text = federation.study.read_text().replace("min_group", "n_hashes = 3\nmin_group")
     with pytest.raises(StudyError, match=r"\[parameters\] n_hashes=3 is not available with recipe='joint'"):
         parse_study(text)
-    assert read_study(federation.study).params()[1].lockstep == 2
+    assert read_study(federation.study).params()[1].min_group == 5

@@ -32,7 +32,7 @@ def federation(tmp_path_factory):
     """A study of three honest parties, and a hub whose own code lies."""
     folder = tmp_path_factory.mktemp("joint")
     study = write_study(folder, N_TREES, 240, patience=5)
-    joint = f'recipe = "joint"\nlockstep = {LOCKSTEP}\nmin_group = 5\nvalidation_fraction = 0.25'
+    joint = f'recipe = "joint"\nlearning_rate = {0.8 / LOCKSTEP}\nmin_group = 5\nvalidation_fraction = 0.25'
     study.write_text(study.read_text().replace("rematch = 10", joint))
     approved = folder / "shared.toml"
     approved.write_text(without_paths(study.read_text()))

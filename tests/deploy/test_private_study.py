@@ -20,13 +20,14 @@ from simfl.deploy.endpoints import PartyEndpoint
 from simfl.deploy.party_file import read_party_file
 from simfl.deploy.study import ledger_of, parse_study
 from simfl.errors import StudyError
+from simfl.joint import private_rule
 from simfl.report.page import render
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import Federation
 
 N_TREES = 12
 LOOKS_AND_BATCHES = 2 + N_TREES // 2 + 1  # and the last result
-PRIVATE = 'recipe = "joint"\nepsilon = 4.0\nrows = 600\nlockstep = 2\nn_trees = 12\nmax_depth = 3\nrandom_state = 5\n'
+PRIVATE = 'recipe = "joint"\nepsilon = 4.0\nrows = 600\nn_trees = 12\nmax_depth = 3\nrandom_state = 5\n'
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def federation(tmp_path, monkeypatch):
     monkeypatch.setattr("nvflare.fuel.flare_api.flare_api.new_secure_session", made.session)
     monkeypatch.setattr(runs, "POLL", 0.01)
     monkeypatch.setattr(runs, "SETTLE", 0.0)
+    monkeypatch.setattr(private_rule, "LOCKSTEP", 2)
     return made
 
 

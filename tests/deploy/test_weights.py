@@ -25,7 +25,7 @@ from tests.deploy.one_process import open_federation
 
 N_TREES = 12
 COLUMNS = [f"x{i}" for i in range(12)]
-RECIPES = {"similar": "", "joint": 'recipe = "joint"\nlockstep = 2\nmin_group = 5\n'}
+RECIPES = {"similar": "", "joint": 'recipe = "joint"\nlearning_rate = 0.4\nmin_group = 5\n'}
 
 
 def opened(folder, monkeypatch, recipe="similar", more="validation_fraction = 0.25\n"):

@@ -9,13 +9,13 @@ from simfl.joint import candidates
 from simfl.joint.cuts import Cuts
 from simfl.joint.growing import Following, Growing, Own
 from simfl.joint.machine import Labelled, Machine, Mine, Plan
-from simfl.joint.setting import Setting
+from simfl.joint.setting import WORD_BITS, Setting
 from simfl.params import train_params
 from simfl.training.losses import loss_named
 from simfl.training.traversal import walker
 from simfl.training.trees import all_trees, xgboost_params
 
-EXACT = {"min_group": 1, "gradient_bits": 30, "lockstep": 1, "extra_depth": 0, "level_nodes": 1000}
+EXACT = {"min_group": 1, "extra_depth": 0}
 joint = partial(train_params, recipe="joint")
 
 
@@ -25,29 +25,29 @@ def total_of(machines):
     return [np.sum(part, axis=0, dtype=part[0].dtype) for part in parts]
 
 
-def step(machines, followers=(), words=None):
+def step(machines, words=None):
     """One step of all. Returns what was decided. `words`: the seed of every batch, in place of the parties' own."""
     reader, total = machines[0].reader, total_of(machines)
     if words is not None and machines[0].step.endswith("start"):
         total[0] = np.asarray(words, np.uint64)
     decision = machines[reader or 0].read(total)
-    for machine in (*machines, *followers):
+    for machine in machines:
         machine.apply(machine.read(total) if reader is None else decision)
     return decision
 
 
-def run(machines, followers=(), words=None):
+def run(machines, words=None):
     """All steps to the end."""
     while not machines[0].finished:
-        step(machines, followers, words)
+        step(machines, words)
     return machines[0]
 
 
-def until(machines, words, followers=()):
+def until(machines, words):
     """Steps until one whose name has these words begins."""
     while words not in machines[0].step:
         assert not machines[0].finished, f"there was no step {words!r}"
-        step(machines, followers)
+        step(machines)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -116,17 +116,32 @@ def cut_points(X, n_points=15, levels=None):
     return Cuts(tuple(points), n_levels, np.isnan(X).any(axis=0))
 
 
-def exact_growing(cuts, params, rows, base_score, draw=candidates.all_cuts):
+class ExactSetting(Setting):
+    """Fine gradients, new ones for every tree, and as many nodes as there are."""
+
+    lockstep, most_nodes = 1, 1000
+
+    @property
+    def bits(self):
+        return WORD_BITS - self.n_rows.bit_length()
+
+
+def exact_growing(cuts, params, rows, base_score):
     """A machine per party that grows trees on these cut points; every cut is asked about."""
+    return growing_on(cuts, params, rows, base_score, ExactSetting, draw=candidates.all_cuts)
+
+
+def growing_on(cuts, params, rows, base_score, kind=Setting, **given):
+    """A machine per party that grows trees on these cut points."""
     loss = loss_named(params.objective)
-    setting = Setting(
+    setting = kind(
         params=params,
         cuts=cuts,
         n_outputs=len(base_score),
         n_rows=sum(len(y) for _, y, *_ in rows),
         parties=tuple(f"party {i}" for i in range(len(rows))),
         most_hessian=loss.bounds(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))[1],
-        draw=draw,
+        **given,
     )
     start = np.asarray(loss.margin(np.asarray(base_score)), np.float32)
     out = []

@@ -107,10 +107,9 @@ def test_many_columns_share_the_cut_points():
 
 
 def test_more_columns_than_usual_are_asked_about_more_often():
-    def setting(n, **params):
+    def setting(n):
         cuts = Cuts((np.arange(3, dtype=np.float32),) * n, np.zeros(n, np.int32), np.zeros(n, bool))
-        return Setting(train_params(recipe="joint", **params), cuts, 1, 1000, NAMES, 0.25)
+        return Setting(train_params(recipe="joint"), cuts, 1, 1000, NAMES, 0.25)
 
     assert [setting(n).n_cuts(10**6) for n in (28, 256, 511, 1300, 20_000)] == [24, 24, 24, 120, 192]
     assert [setting(n).n_cuts(1) for n in (28, 1300, 20_000)] == [8, 40, 64]
-    assert setting(1300, candidates=30).n_cuts(10**6) == 30

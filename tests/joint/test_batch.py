@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simfl.errors import ProtocolError
-from simfl.joint import candidates, decisions
+from simfl.joint import decisions, setting
 from simfl.joint.grown import grown_tree
 from simfl.joint.level import MISSING
 from simfl.training.trees import LEAF
-from tests.joint.machines import cut_points, divided, exact_growing, joint, labels, step, table, total_of, until
+from tests.joint.machines import cut_points, divided, growing_on, joint, labels, step, table, total_of, until
 
 LEVELS = [0, 5, 0, 0]  # the second column is a category
 
@@ -29,10 +29,10 @@ def started(**given):
     X[:, 1] = np.random.default_rng(0).integers(0, 5, 600)
     X[::9, 1] = np.nan
     y = (labels(X[:, [0, 2, 3]]) + np.isin(X[:, 1], [1, 4]) > 0.5).astype(np.float32)
-    params = {"n_trees": 4, "lockstep": 2, "max_depth": 3, "min_group": 10, "count_epsilon": 0.5, "random_state": 0}
+    params = {"n_trees": 4, "learning_rate": 0.4, "max_depth": 3, "min_group": 10, "count_epsilon": 0.5}
     params = joint(**params | given)
     cuts = cut_points(X, levels=LEVELS)
-    return exact_growing(cuts, params, divided(X, y, 2), [0.5], draw=candidates.draw)
+    return growing_on(cuts, params, divided(X, y, 2), [0.5])
 
 
 @pytest.fixture
@@ -149,8 +149,9 @@ def test_a_category_without_a_level_that_goes_right(middle):
 # --- what is asked next ----------------------------------------------------------------------------------------------
 
 
-def test_more_open_nodes_than_the_study_allows():
-    party, decision = at(started(level_nodes=1), "level 0, sums")
+def test_more_open_nodes_than_the_study_allows(monkeypatch):
+    monkeypatch.setattr(setting, "MANY_NODES", 1)
+    party, decision = at(started(), "level 0, sums")
     n_cuts = arrays(decision)["n_cuts"]
     assert (n_cuts > 0).sum() == 2  # one in each tree
     n_cuts[:] = 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simfl.joint.candidates import GROUPS, MOST_DRAWS, NONE, RUNNERS_UP, UNIFORM, Asked, Columns, Nodes, all_cuts, draw
 from simfl.joint.constraints import allowed_columns
 from simfl.joint.level import MISSING, MOST_CELLS
-from tests.joint.machines import divided, joint, machines, plan, run, table, until
+from tests.joint.machines import joint
 
 NO_RUNNERS = np.full((1, RUNNERS_UP, 2), NONE, np.int32)
 
@@ -109,20 +109,6 @@ def test_no_slot_has_more_cells_than_a_mask_has_bits(missing):
     nodes, asked = roots(columns, n_cuts=1000)
     level = draw(asked, nodes, columns, no_weights(columns), 0)
     assert MOST_DRAWS <= level.n_cells <= MOST_CELLS
-
-
-@pytest.mark.parametrize("candidates", [300, 2**16])
-def test_as_many_candidates_as_one_likes(candidates):
-    """More than a byte can count, and more than one column has room for."""
-    X = table(1000, 1)
-    heavy = np.full(1000, 1e4, np.float32)  # a node of many rows
-    own = plan(1, 2, candidates=candidates, n_trees=2, min_group=1, objective="reg:squarederror")
-    mine = machines(own, divided(X, X[:, 0], 2, heavy))
-    until(mine, "level 1, sums")
-    asked = mine[0].growing._batch.open.n_cuts
-    assert asked.max() > 255
-    assert np.diff(mine[0].growing._batch.level.cell_start).max() <= MOST_CELLS
-    assert run(mine).n_rounds == 2
 
 
 @settings(max_examples=50)

@@ -9,15 +9,21 @@ from scipy import sparse
 
 from simfl.data.schema import Column, Schema
 from simfl.errors import DataError, ProtocolError
+from simfl.joint import setting
 from simfl.joint.cuts import cell_counts
 from simfl.joint.machine import Labelled, Machine, Mine
 from simfl.model.xgboost_document import to_booster, write
 from simfl.training.losses import in_xgboost, loss_named
 from tests.joint.machines import divided, labels, machines, plan, run, step, table, total_of, until
 
-FINE = {"min_group": 1, "gradient_bits": 30}
 OBJECTIVES = ["binary:logistic", "reg:squarederror", "multi:softprob"]
 WORDS = [1, 2, 3, 4]
+
+
+@pytest.fixture
+def fine(monkeypatch):
+    """Gradients are rounded to as many bits as there is room for."""
+    monkeypatch.setattr(setting, "MEAN_BITS", 30)
 
 
 def trees_of(machine):
@@ -41,13 +47,13 @@ def two(X, y, **params):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_without_noise_it_does_not_matter_how_the_rows_are_divided(objective):
+def test_without_noise_it_does_not_matter_how_the_rows_are_divided(objective, fine):
     """All have the cut points of the first (they are counted with noise) and the same seeds."""
     X = table(1200, 4)
     y = labels(X, objective)
-    first = run(machines(plan(4, 1, objective=objective, **FINE), [(X, y)]), words=WORDS)
+    first = run(machines(plan(4, 1, objective=objective, min_group=1), [(X, y)]), words=WORDS)
     for n_parties, seed in ((2, 0), (5, 1)):
-        other = plan(4, n_parties, objective=objective, base_score=first.base_score, **FINE)
+        other = plan(4, n_parties, objective=objective, base_score=first.base_score, min_group=1)
         rows = divided(X, y, n_parties, seed=seed)
         mine = [Machine(other, Mine(Labelled(*own), None, b"%d" % i), first.agreed) for i, own in enumerate(rows)]
         ours = run(mine, words=WORDS)
@@ -94,25 +100,20 @@ def questions(machine):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_who_has_no_rows_follows(objective):
+def test_all_parties_take_the_same_steps(objective):
     X = table(900, 4, missing=0.1)
-    mine = two(X, labels(X, objective), objective=objective, lockstep=2)
-    hub = Machine(mine[0].plan, None)
-    while not mine[0].finished:
-        assert hub.step == mine[0].step
-        assert hub.reader == mine[0].reader
-        step(mine, [hub])
-        assert hub.digest() == mine[0].digest()
-    same_model(hub, mine[0])
-    assert hub.metrics() == mine[0].metrics()
-    with pytest.raises(ProtocolError, match="no rows"):
-        Machine(mine[0].plan, None, mine[0].agreed).contribution()
+    first, second = mine = two(X, labels(X, objective), objective=objective, learning_rate=0.4)
+    while not first.finished:
+        assert (first.step, first.reader, first.digest()) == (second.step, second.reader, second.digest())
+        step(mine)
+    same_model(first, second)
+    assert first.metrics() == second.metrics()
 
 
 def test_who_comes_late_has_the_same_model_and_the_same_next_question():
     X = table(900, 4, missing=0.1)
     y = labels(X)
-    mine = two(X, y, n_trees=6, lockstep=2)
+    mine = two(X, y, n_trees=6, learning_rate=0.4)
     until(mine, "batch 2, start")
     assert len(mine[0].kept) == 6  # moments, counts on two grids, labels, two batches
     late = machines(mine[0].plan, divided(X, y, 2))
@@ -137,7 +138,7 @@ def test_a_batch_that_is_grown_again_by_others_asks_other_questions():
     X = table(900, 4)
     y = labels(X)
     rows = divided(X, y, 3)
-    mine = machines(plan(4, 3, lockstep=1), rows)
+    mine = machines(plan(4, 3), rows)
     until(mine, "batch 1, start")
     again = {}
     for names in (("party 0", "party 1", "party 2"), ("party 0", "party 2")):
@@ -184,12 +185,12 @@ def test_kept_decisions_of_another_training_are_refused():
 # --- the length of a training ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n_trees", "lockstep", "n_batches"), [(1, 8, 1), (7, 3, 4), (8, 4, 4), (3, 1, 3)])
-def test_there_are_as_many_trees_as_asked_for_in_batches_that_grow(n_trees, lockstep, n_batches):
+@pytest.mark.parametrize(("n_trees", "rate", "n_batches"), [(1, 0.1, 1), (7, 0.25, 4), (8, 0.2, 4), (3, 0.8, 3)])
+def test_there_are_as_many_trees_as_asked_for_in_batches_that_grow(n_trees, rate, n_batches):
     X = table(300, 3)
-    machine = run(two(X, labels(X), n_trees=n_trees, lockstep=lockstep))
+    machine = run(two(X, labels(X), n_trees=n_trees, learning_rate=rate))
     assert machine.n_rounds == n_trees == len(machine.metrics())
-    assert len(machine.growing.batches) == n_batches  # 1, 1, 2, ... and never more than `lockstep`
+    assert len(machine.growing.batches) == n_batches  # 1, 1, 2, ... and never a step beyond 0.8
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -204,10 +205,10 @@ def test_metrics_are_those_of_the_model(objective):
         assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_early_stopping_ends_where_validation_rows_say_so():
+def test_early_stopping_ends_where_validation_rows_say_so(fine):
     X = table(400, 3)
     noise = np.random.default_rng(5).integers(0, 2, 400).astype(np.float32)
-    params = {"n_trees": 60, "early_stopping_rounds": 5, "learning_rate": 0.5, "lockstep": 2, **FINE}
+    params = {"n_trees": 60, "early_stopping_rounds": 5, "learning_rate": 0.4, "min_group": 1}
     machine = run(machines(plan(3, 2, **params), divided(X, noise, 2), Labelled(table(200, 3, 1), noise[:200])))
     losses = [validation["logloss"] for _, validation in machine.metrics()]
     assert machine.n_rounds < 60
@@ -295,9 +296,9 @@ def test_categories_of_any_number_of_levels(n_levels, guard):
     assert all(tree.goes_right is None or tree.goes_right.shape[1] == n_levels for tree in trees)
 
 
-def test_categories_that_are_pruned_leave_no_sets_behind():
+def test_categories_that_are_pruned_leave_no_sets_behind(fine):
     X, y = with_categories(6)
-    mine = two(X, y, levels=[0, 6, 0], max_depth=2, gamma=3.0, n_trees=8, **FINE)
+    mine = two(X, y, levels=[0, 6, 0], max_depth=2, gamma=3.0, n_trees=8, min_group=1)
     run(mine)
     for tree in assert_xgboost_agrees(mine):
         n_sets = 0 if tree.goes_right is None else len(tree.goes_right)
@@ -314,12 +315,12 @@ def test_sparse_rows_are_as_dense_ones_with_missing_values():
     assert_xgboost_agrees(thin)
 
 
-def test_weights_of_zero_are_as_rows_that_are_not_there():
+def test_weights_of_zero_are_as_rows_that_are_not_there(fine):
     X = table(900, 4)
     y = labels(X)
     weight = np.ones(900, np.float32)
     weight[::3] = 0
-    all_rows = machines(plan(4, 1, **FINE), [(X, y, weight)])
+    all_rows = machines(plan(4, 1, min_group=1), [(X, y, weight)])
     kept = weight > 0
     first = run(all_rows)
     own = Mine(Labelled(X[kept], y[kept], weight[kept]), None, b"party 0")
@@ -375,22 +376,19 @@ def test_noise_on_the_sums_of_a_few_rows_is_no_lie_of_the_reader(n):
         assert len(trees_of(run(mine))) == 24
 
 
-@pytest.mark.parametrize("gradient_bits", [16, 30])
-def test_finer_steps_do_not_change_the_noise(gradient_bits):
-    """Noise is as large as two rows: in fine steps its table would not fit the memory, and totals not their words."""
-    setting = machines(plan(1, 2, gradient_bits=gradient_bits), divided(table(50, 1), np.zeros(50, np.float32), 2))
-    until(setting, "start")
-    setting = dataclasses.replace(setting[0].growing.setting, n_rows=3_000_000)
-    assert setting.bits == 8
-    assert dataclasses.replace(setting, n_rows=50).bits == 12
+def test_a_total_has_room_for_all_rows():
+    mine = machines(plan(1, 2), divided(table(50, 1), np.zeros(50, np.float32), 2))
+    until(mine, "start")
+    few = mine[0].growing.setting
+    assert [dataclasses.replace(few, n_rows=n).bits for n in (50, 2**26 - 1, 2**27)] == [4, 4, 2]
 
 
 @pytest.mark.parametrize("size", [1e-2, 1e15])
-def test_labels_of_any_size(size):
+def test_labels_of_any_size(size, fine):
     X = table(600, 3)
     y = labels(X, "reg:squarederror")
-    a = run(two(X, y, objective="reg:squarederror", **FINE))
-    b = run(two(X, (y * size).astype(np.float32), objective="reg:squarederror", **FINE))
+    a = run(two(X, y, objective="reg:squarederror", min_group=1))
+    b = run(two(X, (y * size).astype(np.float32), objective="reg:squarederror", min_group=1))
     one, other = trees_of(a)[0], trees_of(b)[0]  # later ones draw other cuts: their seed depends on what was decided
     np.testing.assert_array_equal(one.feature, other.feature)
     np.testing.assert_allclose(other.value, one.value * size, rtol=1e-3, atol=1e-4 * size)
@@ -398,7 +396,7 @@ def test_labels_of_any_size(size):
 
 def test_a_perfect_fit_ends_in_trees_of_one_leaf():
     X = np.repeat([[0.0], [1.0]], 200, axis=0).astype(np.float32)
-    mine = two(X, X[:, 0], objective="reg:squarederror", learning_rate=1.0, reg_lambda=0.0, lockstep=1, n_trees=8)
+    mine = two(X, X[:, 0], objective="reg:squarederror", learning_rate=1.0, reg_lambda=0.0, n_trees=8)
     trees = trees_of(run(mine))
     assert trees[0].n_leaves == 2
     assert trees[-1].n_leaves == 1

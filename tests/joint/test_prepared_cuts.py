@@ -79,9 +79,9 @@ def test_masked_cuts_are_sealed_for_the_parties():
     assert not {result.announced.sealed[:2] for result in masked.about.agreed} & {b"x\x9c"}
 
 
-def test_a_hub_that_sees_totals_asks_again_where_the_cuts_are_sealed():
+def test_a_hub_that_sees_all_asks_again_where_the_cuts_are_sealed():
     ready = simfl.prepare(parties(), recipe="joint", random_state=3, masked=True)
-    assert trees_of(simfl.train(ready, hub_sees="totals", **B)) == trees_of(simfl.train(ready, **B))
+    assert trees_of(simfl.train(ready, masked=False, **B)) == trees_of(simfl.train(ready, **B))
 
 
 def test_one_preparation_serves_other_depths_objectives_and_bins():

@@ -18,8 +18,8 @@ from simfl import wire
 from simfl.data.schema import Schema
 from simfl.errors import DataError, FileError, ParameterError, PartyLost, PrivacyError
 from simfl.hub.joint import Decided, open_joint_journal
+from simfl.joint import private_rule
 from simfl.joint.private import Filter, _shortened
-from simfl.params import train_params
 from simfl.party import sealing
 from simfl.party.joint_rows import model_of
 from simfl.privacy.discrete import VARIANCE
@@ -28,7 +28,7 @@ from tests.joint.machines import total_of
 from tests.wire import Recorder, grow_together, joint_sessions, lose, model_bits, rows
 
 SCHEMA = Schema.from_toml({f"x{j}": {"low": -3, "high": 3} for j in range(6)})
-STUDY = {"recipe": "joint", "epsilon": 2.0, "rows": 150, "n_trees": 6, "lockstep": 2, "max_depth": 2, "random_state": 5}
+STUDY = {"recipe": "joint", "epsilon": 2.0, "rows": 150, "n_trees": 6, "max_depth": 2, "random_state": 5}
 SIZES = (60, 50, 40)
 LOOKS = 2  # steps before the first batch: counts, and sums per column
 
@@ -54,6 +54,14 @@ def machines_of(sessions):
     return [session.together.machine for session in sessions]
 
 
+@pytest.fixture(autouse=True)
+def lockstep(monkeypatch):
+    """Few trees in a step, so that the few trees of a test take several; returns what sets another number."""
+    use = partial(monkeypatch.setattr, private_rule, "LOCKSTEP")
+    use(2)
+    return use
+
+
 @pytest.fixture
 def silent(monkeypatch):
     """Without noise: what it hides can be compared."""
@@ -75,16 +83,17 @@ def test_a_filter_never_gives_a_row_more_than_the_noise_was_made_for():
     assert (used > 0.99 * longest**2).sum() > 50  # it does bind
 
 
-def test_adding_a_row_moves_all_sums_together_by_no_more_than_the_length(silent):
+def test_adding_a_row_moves_all_sums_together_by_no_more_than_the_length(silent, lockstep):
     """Step by step, with the same totals read before: what epsilon is about. The others' sums stay the same."""
-    _, sessions, _ = trained(n_trees=40, lockstep=5)
+    lockstep(5)
+    _, sessions, _ = trained(n_trees=40)
     decisions = sessions[0].together.machine.kept
     longest = sessions[0].together.machine.budget.longest
     for without in (0, 17, 59):
         machines = []
         for members in (parties(), parties(without=without)):
             transport = Recorder(joint_sessions(members))
-            grow_together(transport, **STUDY | {"n_trees": 40, "lockstep": 5})
+            grow_together(transport, **STUDY | {"n_trees": 40})
             session = transport.handlers["p0"]
             machines.append(session._machine(session.together.start))
         squared = 0
@@ -158,8 +167,9 @@ def test_a_vector_is_shortened_in_its_own_direction_and_by_its_weight():
     assert found == pytest.approx(np.array([[0.3, 0.4], [-0.42, 0.56], [0.0, 0.0], [3.0, 4.0]]))
 
 
-def test_no_row_is_left_out_before_the_last_tree():
-    _, sessions, _ = trained(n_trees=60, lockstep=5)
+def test_no_row_is_left_out_before_the_last_tree(lockstep):
+    lockstep(5)
+    _, sessions, _ = trained(n_trees=60)
     machine = sessions[0].together.machine
     assert machine._filter.left.min() > 0
 
@@ -229,10 +239,9 @@ def test_only_these_questions_are_asked():
 
 
 def test_one_batch_differs_by_no_more_than_a_row(silent):
-    one = {"n_trees": 2, "lockstep": 2}  # the first step is compared: later ones follow from it
-    sums = []
+    sums = []  # of the first step: later ones follow from it
     for without in (None, 20):
-        transport, sessions, _ = trained(parties(without=without), **one)
+        transport, sessions, _ = trained(parties(without=without), n_trees=2)
         first = next(reply for party, _, reply in transport.log if party == "p0" and isinstance(reply, msg.Addend))
         sums.append(wire.unpack_parts(first.parts)[0].view(np.int64))
     moved = sums[0] - sums[1]
@@ -243,9 +252,9 @@ def test_one_batch_differs_by_no_more_than_a_row(silent):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_total_carries_the_noise_of_all_parties_through_the_real_protocol(masked):
-    study = {"n_trees": 64, "lockstep": 64, "max_depth": 5, "epsilon": 4.0, "masked": masked}
-    _, sessions, _ = trained(**study)
+def test_the_total_carries_the_noise_of_all_parties_through_the_real_protocol(masked, lockstep):
+    lockstep(64)
+    _, sessions, _ = trained(n_trees=64, max_depth=5, epsilon=4.0, masked=masked)
     kept = sessions[1].together.machine.kept
     total = np.frombuffer(kept[LOOKS], "<u8")
     fresh = [session._machine(session.together.start) for session in sessions]
@@ -265,8 +274,9 @@ def test_shared_noise_is_the_noise_of_one_and_hides_less_for_each():
     assert machine(colluding=None).units == alone.units
 
 
-def test_masks_and_noise_are_uniform_to_the_hub():
-    transport, sessions, _ = trained(n_trees=128, lockstep=64, max_depth=5, masked=True)
+def test_masks_and_noise_are_uniform_to_the_hub(lockstep):
+    lockstep(64)
+    transport, sessions, _ = trained(n_trees=128, max_depth=5, masked=True)
     sent = [wire.unpack_parts(r.parts)[0] for _, _, r in transport.log if isinstance(r, msg.Addend) and r.parts]
     totals = [wire.unpack_parts(q.result.total)[0] for _, q, _ in transport.log if isinstance(q, msg.Add) and q.result]
     for vectors in (sent, totals[::3]):
@@ -462,4 +472,3 @@ def test_more_epsilon_learns_more():
     study = {"recipe": "joint", "rows": 4000, "random_state": 1}
     share = [(simfl.train(members, epsilon=e, **study).predict(held) == truth).mean() for e in (0.02, 8.0)]
     assert share[1] > max(share[0], 0.7)
-    assert train_params(epsilon=1.0, **study).lockstep is None

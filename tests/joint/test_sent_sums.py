@@ -15,7 +15,7 @@ def batch():
     points = tuple(np.linspace(-1, 1, 40).astype(np.float32) for _ in range(3))
     none = np.empty(0, np.float32)
     cuts = Cuts((*points, none), np.array([0, 0, 0, 6], np.int32), has_missing=np.array([False, True, False, False]))
-    params = train_params(recipe="joint", min_group=1, candidates=24)
+    params = train_params(recipe="joint", min_group=1)
     setting = Setting(params, cuts, 1, 4000, ("a", "b"), most_hessian=1.0)
     return Batch(setting, 7, np.full((2, 3), 4000.0), np.zeros((2, 3), np.int64), np.zeros((5, 4)))
 

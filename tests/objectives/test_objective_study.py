@@ -15,7 +15,7 @@ from tests.deploy.one_process import open_federation
 from tests.objectives.objective_tables import as_frame, labels, times
 
 N_TREES = 10
-RECIPES = {"similar": "", "joint": 'recipe = "joint"\nlockstep = 2\nmin_group = 5\n'}
+RECIPES = {"similar": "", "joint": 'recipe = "joint"\nlearning_rate = 0.4\nmin_group = 5\n'}
 
 
 def opened(folder, monkeypatch, recipe, label, parameters, table):
