@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from sklearn.model_selection import train_test_split
 
 from simfl.arrays import AnyArray, Floats
 from simfl.data.files import Dataset
@@ -25,7 +26,6 @@ from simfl.report.assemble import FinishedTraining
 from simfl.report.evaluation import HeldOut, Staged
 from simfl.report.record import Curve, Gain, PartyFacts, RunRecord, Score, time_of
 from simfl.simulate.comparison import Comparison, Result
-from simfl.simulate.holding_out import hold_out
 from simfl.simulate.splits import mean_gains, mean_results, mean_scores
 
 TEST_SHARE = 0.25
@@ -166,8 +166,8 @@ def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tupl
     if classes is not None:
         _, counts = np.unique(classes, return_counts=True)
         classes = classes if counts.min() >= 4 and len(counts) <= len(rows) * TEST_SHARE else None
-    train, test = hold_out(len(rows), TEST_SHARE, seed, classes)
-    return np.sort(rows[train]), np.sort(rows[test])
+    train, test = train_test_split(rows, test_size=TEST_SHARE, random_state=seed, stratify=classes)
+    return np.sort(train), np.sort(test)
 
 
 def _scores(result: Result) -> list[Score]:
