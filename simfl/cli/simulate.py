@@ -246,7 +246,7 @@ def _compare(
     _show(outcome, asked)
     outputs.write(outcome.measured.results, outcome.compared.simfl)
     if asked.n_splits > 1:
-        first = f"Curves, calibration, similar rows and traffic are those of the first of {asked.n_splits} splits."
+        first = f"Curves, calibration, important columns and traffic are those of the first of {asked.n_splits} splits."
         notes = [first, *notes]
     outputs.report(outcome, title, began, list(notes), spare or NO_SPARE)
 

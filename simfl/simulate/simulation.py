@@ -18,7 +18,6 @@ from sklearn.model_selection import train_test_split
 from simfl.arrays import AnyArray, Floats
 from simfl.data.files import Dataset
 from simfl.errors import DataError
-from simfl.federation import Preparation
 from simfl.model import Model
 from simfl.party import Party
 from simfl.report import evaluation
@@ -116,7 +115,6 @@ class Simulation:
             curves=curves,
             roc=evaluation.roc(found.models, held_out),
             calibration=evaluation.calibration(found.models, held_out),
-            similarity=known.similarity and replace(known.similarity, uses=_uses(ready)),
         )
 
     def _read_by(self, model: Model) -> tuple[HeldOut, evaluation.OwnRows]:
@@ -175,12 +173,3 @@ def _scores(result: Result) -> list[Score]:
         Score(method=result.method, party=result.party, rows=None, metric=metric, value=value)
         for metric, value in result.scores.items()
     ]
-
-
-def _uses(ready: Preparation) -> dict[str, list[int]]:
-    """How many rows were found 0, 1, 2-3, 4-7, ... times. Only a simulation knows: it has all rows in one place."""
-    counts: dict[str, AnyArray] = {}
-    for session in ready.sessions:
-        for other, found in session.similar.uses().items():
-            counts[other] = counts.get(other, 0) + found
-    return {party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()}
