@@ -1,7 +1,7 @@
-"""Trainings in TensorBoard and MLflow, models in ONNX. Each needs an extra."""
+"""Trainings in MLflow, models in ONNX. Each needs an extra."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,29 +28,6 @@ def _import(module: str, extra: str) -> Any:
         raise MissingExtraError(f'This needs {module.split(".")[0]}: pip install "simfl[{extra}]"') from None
 
 
-def _metrics(record: TreeRecord) -> Mapping[str, float]:
-    named = {f"{where}/{name}": v for where in ("train", "validation") for name, v in getattr(record, where).items()}
-    return named | {"traffic/bytes": float(record.bytes), "time/seconds": record.seconds}
-
-
-class TensorBoard(Callback):
-    """Writes the metrics of every round for `tensorboard --logdir FOLDER`. Needs `simfl[tensorboard]`."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = str(folder)
-        self._summary = _import("tensorboard.summary", "tensorboard")
-
-    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
-        self.writer = self._summary.Writer(self.folder)
-
-    def after_tree(self, record: TreeRecord) -> None:
-        for name, value in _metrics(record).items():
-            self.writer.add_scalar(name, value, step=record.round)
-
-    def after_training(self, history: Sequence[TreeRecord]) -> None:
-        self.writer.close()
-
-
 class MLflow(Callback):
     """Logs parameters and metrics to MLflow: to the run that is active, or to a new one. Needs `simfl[mlflow]`."""
 
@@ -65,7 +42,9 @@ class MLflow(Callback):
         self._mlflow.log_params({"parties": ", ".join(parties)} | msgspec.to_builtins(params))
 
     def after_tree(self, record: TreeRecord) -> None:
-        self._mlflow.log_metrics({n.replace("/", "_"): v for n, v in _metrics(record).items()}, step=record.round)
+        told = {f"{where}_{name}": v for where in ("train", "validation") for name, v in getattr(record, where).items()}
+        told |= {"traffic_bytes": float(record.bytes), "time_seconds": record.seconds}
+        self._mlflow.log_metrics(told, step=record.round)
 
     def after_training(self, history: Sequence[TreeRecord]) -> None:
         if self.own:

@@ -180,5 +180,5 @@ def test_only_extras_that_exist_are_named():
         for listed in re.findall(r"(?:simfl|[\"' ]\.)\\?\[([a-z]+(?:,[a-z]+)*)\]", text)
         for extra in listed.split(",")
     }
-    assert {extra for extra, _ in named} >= {"flare", "sql", "onnx", "dp", "mlflow", "tensorboard"}
+    assert {extra for extra, _ in named} >= {"flare", "sql", "onnx", "dp", "mlflow"}
     assert {(extra, file) for extra, file in named if extra not in EXTRAS} == set()

@@ -11,19 +11,6 @@ from simfl.callbacks import LogLines, ProgressBar, default_callbacks
 from simfl.errors import DataError, FileError, SimFLError
 
 
-def test_tensorboard_reads_every_round(halves, tmp_path):
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'simfl[tensorboard]'")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    model = simfl.train(halves, n_trees=4, random_state=0, callbacks=[integrations.TensorBoard(tmp_path / "log")])
-    log = EventAccumulator(str(tmp_path / "log"))
-    log.Reload()
-    events = log.Tensors("train/logloss")
-    assert [event.step for event in events] == [0, 1, 2, 3]
-    told = [float(event.tensor_proto.float_val[0]) for event in events]
-    assert told == pytest.approx([record.train["logloss"] for record in model.history], rel=1e-6)
-
-
 def test_mlflow_keeps_parameters_and_rounds(halves, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'simfl[mlflow]'")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -16,7 +16,6 @@ from scipy import special, stats
 
 from simfl.arrays import AnyArray, Doubles, Mask
 from simfl.report.bootstrap import RESAMPLINGS
-from simfl.report.ranks import area
 from simfl.training.losses import Loss
 
 FALSE_ALARMS = 0.01  # at which the share of members that are found is counted
@@ -76,8 +75,9 @@ def auc(members: Doubles, strangers: Doubles) -> float:
     >>> auc(np.array([2.0, 1.0]), np.array([1.0, 0.0])), auc(np.ones(3), np.ones(4))
     (0.875, 0.5)
     """
-    scores = np.concatenate([members, strangers])
-    return area(np.arange(len(scores)) < len(members), scores)
+    m, s = len(members), len(strangers)
+    ranks = stats.rankdata(np.concatenate([members, strangers]))[:m]
+    return float((ranks.sum() - m * (m + 1) / 2) / (m * s))
 
 
 def found_share(members: Doubles, strangers: Doubles, false_alarms: float = FALSE_ALARMS) -> float:

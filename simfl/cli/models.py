@@ -7,7 +7,6 @@ import msgspec
 import typer
 
 from simfl.cli.options import Open, Run, check_writable, console
-from simfl.simulate import lean
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="a model that SimFL has saved")]
 
@@ -66,7 +65,6 @@ def predict(
     Example: simfl predict model.ubj patients.csv --out predictions.csv
     """
     check_writable(out)
-    lean.import_xgboost()
     from simfl.data.files import read_frame, to_csv, write_frame
     from simfl.model import load, predictions
 

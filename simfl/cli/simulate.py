@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -31,7 +32,6 @@ from simfl.cli.options import (
 from simfl.data.header import Asked, check_columns
 from simfl.errors import DataError, ParameterError
 from simfl.params import Objective, cores
-from simfl.simulate import lean
 from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -98,13 +98,14 @@ def demo(
 
     outputs = _Outputs(json, save, run if report else None)
     params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "n_jobs": 1}
+    # Splits take all cores: threads of XGBoost, which starts some whatever it is asked for, would wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Before the heavy imports: the spare processes do the same meanwhile.
-    with lean.one_thread(), spare_processes(min(splits, cores()) - 1) as spare:
+    with spare_processes(min(splits, cores()) - 1) as spare:
         _demonstrate(params, splits, outputs, spare)
 
 
 def _demonstrate(params: dict[str, Any], splits: int, outputs: _Outputs, spare: Spare) -> None:
-    lean.import_xgboost()
     from simfl.datasets import LABEL
     from simfl.simulate import experiment
 
@@ -154,7 +155,6 @@ def simulate(
     outputs = _Outputs(json, save, (run or Path("runs") / home) if report else None)
     for file in files:
         check_columns(file, Asked(tuple(label or ()), event, by, tuple(drop or ()), weight))
-    lean.import_xgboost()
     from simfl.data.files import Target, read, read_several  # heavy: a typo above is refused before
     from simfl.data.table import objective_for, why_objective
     from simfl.simulate.experiment import Experiment
@@ -246,7 +246,7 @@ def _compare(
     _show(outcome, asked)
     outputs.write(outcome.measured.results, outcome.compared.simfl)
     if asked.n_splits > 1:
-        first = f"Curves, calibration, similar rows and traffic are those of the first of {asked.n_splits} splits."
+        first = f"Curves, calibration, important columns and traffic are those of the first of {asked.n_splits} splits."
         notes = [first, *notes]
     outputs.report(outcome, title, began, list(notes), spare or NO_SPARE)
 

@@ -39,10 +39,6 @@ class SimilarRows:
     near: Ints | None = None  # this party's rows in an order in which similar rows are adjacent
     places: Ints | None = None  # blind matching: the row at each place of the order that the others know
 
-    def uses(self) -> dict[str, AnyArray]:
-        """Per other party: how often each of its rows is among this party's similar rows."""
-        return {o: np.bincount(ids.unpacked().ravel(), minlength=self.n_rows[o]) for o, ids in self.rows.items()}
-
 
 @dataclass(frozen=True)
 class Hashing:

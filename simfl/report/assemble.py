@@ -34,9 +34,9 @@ from simfl.report.record import Exchange, PartyFacts, RunRecord, Similarity, tim
 from simfl.training.losses import labels_of, loss_of
 from simfl.transport.base import Hop, Traffic
 
-MOST_EXCHANGES = 5000  # of a timeline: more could not be seen
+MOST_EXCHANGES = 5000  # of a timeline: a record stays small
 NO_GAINS = "The hub has no rows: what each party gains over being alone is in the report at that party."
-RESTARTED = "The hub was restarted during this training: traffic and timeline begin with its last start."
+RESTARTED = "The hub was restarted during this training: traffic is counted from its last start."
 ALONE = "Alone: this party's own model, with as many rounds as a fifth of its training rows found best."
 STOPPED_HERE = "The shared model stopped by the rows that its gain is measured on, which flatters it a little."
 WEIGHTED = "Rows count by their weight, those that measure as those that train."

@@ -4,8 +4,7 @@ A chart is data that the page draws in the browser. Its colours are names of the
 print. Channels are given as objects (`alt.X("value:Q")`): Altair takes twenty milliseconds to make one of a text.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -13,42 +12,20 @@ import altair as alt
 import numpy as np
 from altair.utils.schemapi import debug_mode
 
-from simfl.report.colours import GRAY, IN_ORDER, ON_PAGE
-from simfl.report.record import Curve, Exchange, Gain, Importance, Points, Score, Similarity
-from simfl.report.words import JOINT, METHODS, METRICS, amount, model_name
+from simfl.report.colours import ON_PAGE
+from simfl.report.record import Curve, Gain, Importance, Points, Score
+from simfl.report.words import JOINT, METHODS, METRICS, model_name
 
 Rows = list[dict[str, Any]]
 Spec = dict[str, Any]
 DASHES: Final = {"SimFL": [1, 0], JOINT: [6, 1, 1, 1], "SOLO": [4, 3], "TFL": [3, 2], "ALL-IN": [8, 3]}
-
-
-def _fitting(narrow: int, wide: int) -> Any:
-    """A number for a narrow chart and one for a wide chart: the page puts in the one that fits before it draws.
-
-    As an expression it would come too late: the room above a chart is laid out for one row of entries.
-    """
-    return alt.ExprRef(f"narrow ? {narrow} : {wide}")
-
-
-ROW: Final[dict[str, Any]] = {"title": None, "orient": "top", "columns": _fitting(3, 0)}  # 0: all
+# The page puts in the number that fits before it draws, 0 for all entries in a row. As an expression it would come too
+# late: the room above a chart is laid out for one row of entries.
+ROW: Final[dict[str, Any]] = {"title": None, "orient": "top", "columns": alt.ExprRef("narrow ? 3 : 0")}
 STROKES: Final = alt.Legend(symbolType="stroke", **ROW)
-PARTIES: Final = alt.Legend(
-    title=None,
-    orient="top",
-    columns=_fitting(2, 4),
-    labelLimit=_fitting(120, 160),
-)
-KINDS: Final = alt.Legend(title=None, orient="bottom", columns=2)
-BYTES: Final = (  # an axis in words, as `amount` writes them
-    "datum.value >= 1e9 ? format(datum.value / 1e9, '~g') + ' GB' : datum.value >= 1e6 ? "
-    "format(datum.value / 1e6, '~g') + ' MB' : datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' KB' : "
-    "format(datum.value, '~g') + ' B'"
-)
 FOLDED = 3  # lines of parties alone: from here on they are drawn as a band
 BAND_POINTS = 25
 FAR = 4  # times: curves that fall from more are drawn on a logarithmic scale
-MOST_KINDS = 7  # of messages, in one chart: there are eight colours
-OTHERS = "other kinds"
 
 
 @dataclass(frozen=True)
@@ -99,10 +76,6 @@ def _colors(rows: Rows) -> Any:
     return alt.Scale(domain=shown, range=[ON_PAGE[method] for method in shown])
 
 
-def _n_parties(rows: Rows) -> int:
-    return len({row["party"] for row in rows})
-
-
 def gains(found: Sequence[Gain]) -> Spec:
     """Every party's gain as a dot, with its interval; the dashed line is no gain."""
     metric, names = METRICS[found[0].metric], ("alone", "together", "gain", "low", "high")
@@ -130,7 +103,8 @@ def own(scores: Sequence[Score], metric: str) -> Spec:
             tooltip=[alt.Tooltip("party:N"), alt.Tooltip("method:N"), alt.Tooltip("value:Q", format=".4f")],
         )
     )
-    return _spec(chart, f"The {metric} of every method on each party's own rows", 34 * _n_parties(rows) + 20)
+    n_parties = len({row["party"] for row in rows})
+    return _spec(chart, f"The {metric} of every method on each party's own rows", 34 * n_parties + 20)
 
 
 def progress(rows: Rows, gaps: Rows, metric: str, description: str) -> Spec:
@@ -255,112 +229,3 @@ def importance(found: Sequence[Importance], name: str, title: str) -> Spec:
         tooltip=[alt.Tooltip("column:N"), alt.Tooltip("value:Q", format=".4f")],
     )
     return _spec(chart, f"Columns by {title}", 19 * len(rows) + 20)
-
-
-def likeness(found: Similarity) -> Spec:
-    """The share of equal hash values, party against party."""
-    rows: Rows = [
-        {"party": party, "other": other, "share": n / found.n_hashes}
-        for party, others in found.equal_hashes.items()
-        for other, n in others.items()
-    ]
-    order = list(found.equal_hashes)
-    names = alt.Axis(labelAngle=0, labelLimit=alt.ExprRef("bandwidth('x') - 4"))  # in full on the other axis
-    base = _plot(rows).encode(
-        x=alt.X("other:N", title="most similar rows of", axis=names, sort=order),
-        y=alt.Y("party:N", title="rows of", sort=order),
-        tooltip=[
-            alt.Tooltip("party:N"),
-            alt.Tooltip("other:N"),
-            alt.Tooltip("share:Q", format=".0%", title="equal hash values"),
-        ],
-    )
-    scale = alt.Scale(domain=[0, 1], range=["#eaf2fb", "#6aa9e0"])  # light enough for black figures on it
-    cells = base.mark_rect().encode(color=alt.Color("share:Q", scale=scale, legend=None))
-    labels = base.mark_text(color="#000").encode(text=alt.Text("share:Q", format=".0%"))
-    return _spec(cells + labels, "Equal hash values between parties", 36 * len(order) + 20)
-
-
-def uses(found: Similarity, bins: list[str], parties: list[str], description: str) -> Spec:
-    """How often each row was found, as shares of a party's rows."""
-    rows: Rows = [
-        {"party": party, "times": bins[place], "place": place, "rows": n / max(sum(counts), 1)}
-        for party, counts in found.uses.items()
-        for place, n in enumerate(counts)
-    ]
-    chart = _plot(rows).encode(
-        x=alt.X("times:O", title="times found", sort=bins, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
-        xOffset=alt.XOffset("party:N", sort=parties),
-        y=alt.Y("rows:Q", title="share of its rows", axis=alt.Axis(format="%")),
-        color=alt.Color("party:N", sort=parties, legend=PARTIES),
-        tooltip=[alt.Tooltip("party:N"), alt.Tooltip("times:O"), alt.Tooltip("rows:Q", format=".1%")],
-    )
-    return _spec(chart, description, 220)
-
-
-def traffic(amounts: Mapping[tuple[str, str], float], way: str) -> Spec:
-    """Bytes by party and kind of message; `way`: sent or received."""
-    rows: Rows = [{"party": p, "kind": k, "bytes": n, "amount": amount(n)} for (p, k), n in _few_kinds(amounts).items()]
-    chart = _plot(rows).encode(
-        x=alt.X("sum(bytes):Q", title=way, axis=alt.Axis(labelExpr=BYTES)),
-        y=alt.Y("party:N", title=None, sort=None),
-        color=_by_kind(rows),
-        tooltip=[alt.Tooltip("party:N"), alt.Tooltip("kind:N"), alt.Tooltip("amount:N")],
-    )
-    return _spec(chart, f"Bytes {way}, by party and kind of message", 28 * _n_parties(rows) + 20)
-
-
-def work(seconds: Mapping[tuple[str, str], float], description: str) -> Spec:
-    """Seconds by party and kind of question."""
-    rows: Rows = [{"party": p, "kind": k, "seconds": s} for (p, k), s in _few_kinds(seconds).items()]
-    chart = _plot(rows).encode(
-        x=alt.X("sum(seconds):Q", title="seconds at work"),
-        y=alt.Y("party:N", title=None, sort=None),
-        color=_by_kind(rows),
-        tooltip=[alt.Tooltip("party:N"), alt.Tooltip("kind:N"), alt.Tooltip("seconds:Q", format=".2f")],
-    )
-    return _spec(chart, description, 28 * _n_parties(rows) + 20)
-
-
-def _few_kinds(amounts: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """By party and kind; kinds too small to be seen are put together, so that there are colours for all."""
-    total, merged = defaultdict[str, float](float), defaultdict[tuple[str, str], float](float)
-    for (_, kind), n in amounts.items():
-        total[kind] += n
-    largest = sorted(total, key=total.__getitem__, reverse=True)[:MOST_KINDS]
-    shown = {kind for kind in largest if total[kind] >= 0.01 * sum(total.values())}
-    for (party, kind), n in amounts.items():
-        merged[party, kind if kind in shown else OTHERS] += n
-    return merged
-
-
-def _by_kind(rows: Rows) -> Any:
-    """A colour for each kind of message, the largest first; what was put together is gray, and last."""
-    size = defaultdict[str, float](float)
-    for row in rows:
-        size[row["kind"]] += row["bytes"] if "bytes" in row else row["seconds"]
-    kinds = sorted(size, key=lambda kind: (kind == OTHERS, -size[kind]))
-    free = [colour for colour in IN_ORDER if colour != GRAY]
-    colours = [GRAY if kind == OTHERS else free[place] for place, kind in enumerate(kinds)]
-    return alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colours), sort=kinds, legend=KINDS)
-
-
-def timeline(exchanges: Sequence[Exchange], parties: list[str]) -> Spec:
-    """Who worked on which question, and when."""
-    rows: Rows = [
-        {"party": e.party, "kind": e.kind, "begin": e.begin, "end": e.begin + e.seconds, "seconds": e.seconds}
-        for e in exchanges
-    ]
-    chart = _plot(rows, "bar", height=14, stroke=None, minBandSize=1).encode(
-        x=alt.X("begin:Q", title="seconds since the start", scale=alt.Scale(zero=False, nice=False)),
-        x2=alt.X2("end:Q"),
-        y=alt.Y("party:N", title=None, sort=parties),
-        color=alt.Color("kind:N", sort=None, legend=KINDS),
-        tooltip=[
-            alt.Tooltip("party:N"),
-            alt.Tooltip("kind:N"),
-            alt.Tooltip("begin:Q", format=".3f"),
-            alt.Tooltip("seconds:Q", format=".4f"),
-        ],
-    )
-    return _spec(chart, "Timeline of questions and answers", 30 * _n_parties(rows) + 20)

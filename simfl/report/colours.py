@@ -15,14 +15,10 @@ _SHADES: Final = {  # light ground, dark ground
     "c4": ("#11805a", "#45c796"),
     "c5": ("#8c4a9e", "#c992d8"),
     "c6": ("#a47a00", "#e0b83f"),
-    "c7": ("#2a9fb0", "#62cfdd"),
-    "c8": ("#b0365f", "#f07fa3"),
 }
 _NUMBERS: Final = {"SimFL": "c1", JOINT: "c5", "SOLO": "c2", "TFL": "c3", "ALL-IN": "c4", "paper": "c6"}
 
 ON_PAGE: Final = {method: f"var(--{number})" for method, number in _NUMBERS.items()}
-IN_ORDER: Final = tuple(f"var(--{number})" for number in _SHADES)  # for what is not a method
-GRAY: Final = IN_ORDER[2]
 ON_PAPER: Final = {method: _SHADES[number][0] for method, number in _NUMBERS.items()}
 
 

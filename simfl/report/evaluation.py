@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import xgboost as xgb
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.model import Model
 from simfl.params import cores
-from simfl.report import ranks
 from simfl.report.bootstrap import middle, resampled_means
 from simfl.report.record import Curve, Gain, Importance, Points, Score
 from simfl.training.losses.concordance import concordance
@@ -136,10 +136,9 @@ def _auc(place: AnyArray, p: Doubles, weight: Floats | None) -> float | None:
     if place.min() < 0 or len(np.unique(place)) != p.shape[1]:
         return None  # not defined where the held-out rows lack a class
     if p.shape[1] == 2:
-        return ranks.area(place, p[:, 1], weight)
+        return float(roc_auc_score(place, p[:, 1], sample_weight=weight))
     shares = p / p.sum(axis=1, keepdims=True)
-    each = [ranks.area(place == c, shares[:, c], weight) for c in range(p.shape[1])]  # against the rest
-    return float(np.mean(each))
+    return float(roc_auc_score(place, shares, multi_class="ovr", sample_weight=weight))
 
 
 def own_scores(models: Models, held_out: HeldOut, own_rows: OwnRows) -> list[Score]:
@@ -275,7 +274,7 @@ def roc(models: Models, held_out: HeldOut) -> list[Points]:
         place = held_out.places(model)
         if set(place.tolist()) != {0, 1}:
             continue
-        false, true = ranks.roc_curve(place, _predict(model, held_out.X), held_out.weight)
+        false, true, _ = roc_curve(place, _predict(model, held_out.X), sample_weight=held_out.weight)
         at = np.unique(np.linspace(0, len(false) - 1, min(ROC_POINTS, len(false))).round().astype(int))
         found.append(Points(method=method, party=party, x=_short(false[at]), y=_short(true[at])))
     return found

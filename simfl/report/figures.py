@@ -3,7 +3,6 @@
 A function returns None where the record has no data for its figure.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,8 +15,6 @@ from simfl.report.record import Curve, Gain, Points, RunRecord
 from simfl.report.verdict import main_gains
 from simfl.report.words import EVERYBODY, METHODS, METRICS, RISING, model_name, trained_on
 
-START = "Start"  # the question that begins stage 2
-FIRST_EXCHANGES = 240  # of stage 2, drawn one by one
 MOST_FEATURES = 20
 
 
@@ -34,15 +31,14 @@ class Figure:
     numbers: int = 1  # the first column that holds numbers
     is_open: bool = False  # whether the numbers are shown at once
     best: frozenset[tuple[int, int]] = frozenset()  # the cells (row, column) with the best value
-    is_folded: bool = False  # whether the charts are shown only on demand
 
 
 def figures(record: RunRecord) -> list[Figure]:
     """All figures that the record has data for."""
-    quality = (_gains, _own, _scores, _progress, _learning, _roc, _calibration, _importance)
+    kinds = (_gains, _own, _scores, _progress, _learning, _roc, _calibration, _importance)
     # Altair would check every part against a schema: a third of the time, and the tests draw all charts.
     with debug_mode(False):
-        made = [figure(record) for figure in (*quality, _likeness, _uses, _traffic, _work, _timeline)]
+        made = [figure(record) for figure in kinds]
     return [figure for figure in made if figure is not None]
 
 
@@ -266,105 +262,3 @@ def _importance(record: RunRecord) -> Figure | None:
 
 def _cell(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _likeness(record: RunRecord) -> Figure | None:
-    found = record.similarity
-    if found is None:
-        return None
-    words = (
-        f"The share of the {found.n_hashes} hash values that a row and the most similar row of another party have in "
-        "common, on average. Where it is low, that party has hardly any rows like these."
-    )
-    rows = [
-        [party, other, f"{n:.2f}", str(found.n_hashes)]
-        for party, others in found.equal_hashes.items()
-        for other, n in others.items()
-    ]
-    head = ["rows of", "most similar rows of", "equal hash values", "of"]
-    return Figure("likeness", "How alike the parties' rows are", words, [("", charts.likeness(found))], head, rows, 2)
-
-
-def _uses(record: RunRecord) -> Figure | None:
-    found = record.similarity
-    if found is None or not found.uses:
-        return None
-    bins = [_bin(place) for place in range(max(map(len, found.uses.values())))]
-    words = (
-        "How often each row was chosen as similar by rows of the other parties. Gradients gather on rows that are "
-        "chosen often; a row that is never chosen learns from its own party only."
-    )
-    head = ["party", *(f"{name} times" for name in bins), "most rows of one party that resemble the same row"]
-    rows = [
-        [party, *(f"{n:,}" for n in counts + [0] * (len(bins) - len(counts))), str(found.most_uses.get(party, "-"))]
-        for party, counts in found.uses.items()
-    ]
-    chart = charts.uses(found, bins, [p.name for p in record.parties], words)
-    return Figure("uses", "How often each row is used", words, [("", chart)], head, rows)
-
-
-def _bin(place: int) -> str:
-    """What a count with this number of binary digits can be.
-
-    >>> [_bin(place) for place in range(4)]
-    ['0', '1', '2-3', '4-7']
-    """
-    return str(place) if place < 2 else f"{2 ** (place - 1)}-{2**place - 1}"
-
-
-def _traffic(record: RunRecord) -> Figure | None:
-    amounts = {
-        (way, party, kind): n
-        for party, ways in record.traffic.items()
-        for way in ("sent", "received")
-        for kind, n in ways.get(way, {}).items()
-        if n
-    }
-    if not amounts:
-        return None
-    drawn = []
-    for way in ("sent", "received"):
-        this_way = {(party, kind): n for (w, party, kind), n in amounts.items() if w == way}
-        drawn.append((f"{way} by the party", charts.traffic(this_way, way)))
-    rows = [[party, way, kind, f"{n:,}"] for (way, party, kind), n in amounts.items()]
-    words = (
-        "Bytes by kind of message. What a party sends is what leaves it; each kind is described in simfl/messages.py."
-    )
-    return Figure("traffic", "Traffic", words, drawn, ["party", "way", "kind of message", "bytes"], rows, 3)
-
-
-def _work(record: RunRecord) -> Figure | None:
-    if not record.timeline:
-        return None
-    seconds, total = defaultdict[tuple[str, str], float](float), defaultdict[str, float](float)
-    for exchange in record.timeline:
-        seconds[exchange.party, exchange.kind] += exchange.seconds
-        total[exchange.party] += exchange.seconds
-    words = (
-        "Seconds that each party worked, by the question it was asked. The parties of a simulation share one machine."
-    )
-    built = Counter(name for r in record.history for name in r.builder.split(", "))
-    rows = [[party, str(built[party]), f"{spent:.2f}"] for party, spent in total.items()]
-    head = ["party", "trees built", "seconds at work"]
-    return Figure("work", "How long each party worked", words, [("", charts.work(seconds, words))], head, rows)
-
-
-def _timeline(record: RunRecord) -> Figure | None:
-    asked = record.timeline
-    if not asked:
-        return None
-    start = next((i for i, exchange in enumerate(asked) if exchange.kind == START), len(asked))
-    stages = {
-        "stage 1: similar rows": asked[:start],
-        "stage 2: the first rounds": asked[start : start + FIRST_EXCHANGES],
-    }
-    parties = [p.name for p in record.parties]
-    drawn = [(heading, charts.timeline(part, parties)) for heading, part in stages.items() if part]
-    dropped = "; ".join(f"{p.name} left: {p.dropped}" for p in record.parties if p.dropped)
-    words = (
-        "Who was asked what, and how long the answer took. Where nobody works, the hub is adding up. "
-        f"{dropped or 'No party dropped out.'}"
-    )
-    kinds = Counter(exchange.kind for exchange in asked)
-    rows = [[kind, f"{n:,}"] for kind, n in kinds.items()]
-    return Figure("timeline", "Timeline", words, drawn, ["question", "times asked"], rows, is_folded=True)

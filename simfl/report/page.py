@@ -125,7 +125,7 @@ def _rows(record: RunRecord) -> str:
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     sent = sum(n for party in record.traffic.values() for n in party.get("sent", {}).values())
-    facts = [
+    return [
         ("parties", str(len(record.parties))),
         ("rows to train on", _rows(record)),
         ("held-out rows", f"{sum(p.n_held_out for p in record.parties):,}"),
@@ -133,5 +133,3 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
         ("left the parties", amount(sent)),
         ("time", duration(record.seconds)),
     ]
-    dropped = [p.name for p in record.parties if p.dropped]
-    return [*facts, ("dropped out", ", ".join(dropped))] if dropped else facts

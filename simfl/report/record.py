@@ -88,14 +88,13 @@ class Points(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Similarity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How alike the similar rows are, and how often one and the same row was found."""
+    """How alike the similar rows are, and how many of a party's rows resemble one and the same row at most."""
 
     n_hashes: int
     bucket_width: float | None
     n_neighbors: int
     equal_hashes: dict[str, dict[str, float]]  # party -> other party -> mean number of equal hash values
     most_uses: dict[str, int]
-    uses: dict[str, list[int]] = {}  # party -> how many of its rows were found 0, 1, 2-3, 4-7, ... times by all others
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

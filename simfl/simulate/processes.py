@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from simfl.errors import SimFLWarning
-from simfl.simulate import lean
 
 T = TypeVar("T")
 
@@ -72,7 +71,6 @@ def _get_ready() -> None:
     """In a new process: end silently at Ctrl-C, leave warnings to the first split, and import what a split needs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     warnings.simplefilter("ignore", SimFLWarning)
-    lean.import_xgboost()
     import simfl.simulate.experiment  # noqa: F401
 
     atexit.register(os._exit, 0)  # everything is handed over by then; to take the libraries down takes a second

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from sklearn.model_selection import train_test_split
 
 from simfl.arrays import AnyArray, Floats
 from simfl.data.files import Dataset
 from simfl.errors import DataError
-from simfl.federation import Preparation
 from simfl.model import Model
 from simfl.party import Party
 from simfl.report import evaluation
@@ -25,7 +25,6 @@ from simfl.report.assemble import FinishedTraining
 from simfl.report.evaluation import HeldOut, Staged
 from simfl.report.record import Curve, Gain, PartyFacts, RunRecord, Score, time_of
 from simfl.simulate.comparison import Comparison, Result
-from simfl.simulate.holding_out import hold_out
 from simfl.simulate.splits import mean_gains, mean_results, mean_scores
 
 TEST_SHARE = 0.25
@@ -116,7 +115,6 @@ class Simulation:
             curves=curves,
             roc=evaluation.roc(found.models, held_out),
             calibration=evaluation.calibration(found.models, held_out),
-            similarity=known.similarity and replace(known.similarity, uses=_uses(ready)),
         )
 
     def _read_by(self, model: Model) -> tuple[HeldOut, evaluation.OwnRows]:
@@ -166,8 +164,8 @@ def _hold_out(y: AnyArray, rows: AnyArray, seed: int, *, stratify: bool) -> tupl
     if classes is not None:
         _, counts = np.unique(classes, return_counts=True)
         classes = classes if counts.min() >= 4 and len(counts) <= len(rows) * TEST_SHARE else None
-    train, test = hold_out(len(rows), TEST_SHARE, seed, classes)
-    return np.sort(rows[train]), np.sort(rows[test])
+    train, test = train_test_split(rows, test_size=TEST_SHARE, random_state=seed, stratify=classes)
+    return np.sort(train), np.sort(test)
 
 
 def _scores(result: Result) -> list[Score]:
@@ -175,12 +173,3 @@ def _scores(result: Result) -> list[Score]:
         Score(method=result.method, party=result.party, rows=None, metric=metric, value=value)
         for metric, value in result.scores.items()
     ]
-
-
-def _uses(ready: Preparation) -> dict[str, list[int]]:
-    """How many rows were found 0, 1, 2-3, 4-7, ... times. Only a simulation knows: it has all rows in one place."""
-    counts: dict[str, AnyArray] = {}
-    for session in ready.sessions:
-        for other, found in session.similar.uses().items():
-            counts[other] = counts.get(other, 0) + found
-    return {party: np.bincount(np.frexp(n.astype(np.float64))[1]).tolist() for party, n in counts.items()}

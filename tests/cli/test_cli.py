@@ -354,26 +354,6 @@ def test_the_command_line_starts_without_anything_heavy(words):
     assert out.splitlines()[-1] == "loaded:"
 
 
-def test_a_simulation_with_its_report_needs_no_scikit_learn(tmp_path, folder):
-    heavy = ["sklearn", "scipy.stats"]
-    few = ("--trees", "2", "--run", "x")
-    out = python_m("-c", LOADED % heavy, "demo", *few, "--splits", "1", cwd=tmp_path)
-    assert out.splitlines()[-1] == "loaded:"
-    words = ("simulate", str(folder / "data.csv"), "--label", "ill", "--by", "site", *few, "--save", "m.ubj")
-    out = python_m("-c", LOADED % heavy, *words, cwd=tmp_path)
-    assert out.splitlines()[-1] == "loaded:"
-    out = python_m("-c", LOADED % heavy, "predict", "m.ubj", str(folder / "data.csv"), cwd=tmp_path)
-    assert out.splitlines()[-1] == "loaded:"
-
-
-def test_scikit_learn_is_left_out_only_where_nobody_has_it():
-    code = "from simfl.simulate import lean; lean.import_xgboost(); import xgboost, sklearn.base; print(%s)"
-    assert python_m("-c", code % "xgboost.compat.SKLEARN_INSTALLED").strip() == "False"
-    assert python_m("-c", f"import xgboost; {code}" % "issubclass(xgboost.XGBModel, sklearn.base.BaseEstimator)") == (
-        "True\n"
-    )
-
-
 def test_the_package_is_imported_without_anything_heavy():
     code = "import sys, simfl; print([name for name in %r if name in sys.modules], simfl.errors.DataError.__name__)"
     assert python_m("-c", code % HEAVY).strip() == "[] DataError"

@@ -1,10 +1,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score, roc_curve
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
 
 import simfl
-from simfl.report import bootstrap, evaluation, ranks
+from simfl.report import bootstrap, evaluation
 from simfl.report.evaluation import HeldOut, intervals
 
 
@@ -147,18 +147,6 @@ def test_an_own_curve_is_that_of_the_adjusted_model(skewed):
     assert curve.values[-1] == pytest.approx(log_loss(held_out.y[mask], p), rel=1e-5)
 
 
-@pytest.mark.parametrize("digits", [1, 2, 6])
-def test_curve_and_area_are_those_of_scikit_learn(digits):
-    rng = np.random.default_rng(digits)
-    for n in (2, 3, 10, 200):
-        is_one = np.append([0, 1], rng.integers(0, 2, n - 2))
-        score = rng.random(n).round(digits).astype(np.float32)
-        false, true, _ = roc_curve(is_one, score)
-        for found, expected in zip(ranks.roc_curve(is_one, score), (false, true), strict=True):
-            np.testing.assert_array_equal(found, expected)
-        assert ranks.area(is_one, score) == pytest.approx(roc_auc_score(is_one, score), abs=1e-12)
-
-
 def test_the_area_of_several_classes_is_that_of_scikit_learn(table):
     y = np.arange(60) % 3
     model = simfl.train([simfl.Party("a", table, y)], objective="multi:softprob", n_trees=3)
@@ -295,17 +283,6 @@ def test_pictures_by_weight(skewed, weighted):
     order = np.argsort(skewed[0].predict_proba(one.X)[:, 1], kind="stable")
     first = np.array_split(order, evaluation.CALIBRATION_BINS)[0]
     assert line.y[0] == pytest.approx(np.average(one.y[first], weights=one.weight[first]), abs=1e-6)
-
-
-@pytest.mark.parametrize("digits", [1, 6])
-def test_curve_and_area_by_weight_are_those_of_scikit_learn(digits):
-    rng = np.random.default_rng(digits)
-    is_one, weight = np.append([0, 1], rng.integers(0, 2, 198)), rng.random(200) + 0.1
-    score = rng.random(200).round(digits)
-    false, true, _ = roc_curve(is_one, score, sample_weight=weight, drop_intermediate=False)
-    found = ranks.roc_curve(is_one, score, weight)
-    np.testing.assert_allclose(np.interp(false, *found), np.interp(false, false, true), atol=1e-9)
-    assert ranks.area(is_one, score, weight) == pytest.approx(roc_auc_score(is_one, score, sample_weight=weight))
 
 
 @pytest.mark.parametrize("objective", ["reg:squarederror", "reg:absoluteerror", "count:poisson"])

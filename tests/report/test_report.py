@@ -19,7 +19,6 @@ from simfl.data.files import Dataset
 from simfl.data.schema import Schema
 from simfl.errors import FileError
 from simfl.report import charts
-from simfl.report import colours as colours_of_page
 from simfl.report import page as report
 from simfl.report.figures import figures
 from simfl.report.record import AuditResult, Curve, PartyFacts, Recorder, RunRecord, Score
@@ -130,8 +129,6 @@ def test_the_page_fits_a_phone(opened):
 @pytest.mark.parametrize("width", [360, 700, 1200])
 def test_no_legend_is_cut_off(opened, width):
     page = opened("binary", viewport={"width": width, "height": 740})
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    page.evaluate("draw()")
     beyond = """[...document.querySelectorAll('.chart')].flatMap((chart) => {
         const box = chart.getBoundingClientRect();
         const labels = [...chart.querySelectorAll('.role-legend-label text')];
@@ -173,16 +170,6 @@ def test_the_numbers_on_the_page_are_those_of_the_run(opened, records):
         "rows => rows.map((r) => [...r.cells].map((c) => c.textContent))"
     )
     assert [row[5] for row in cells] == [f"{g.gain:+.4f}" for g in run.gains]
-    sent = page.locator("#traffic tbody tr").evaluate_all(
-        "rows => rows.map((r) => [...r.cells].map((c) => c.textContent))"
-    )
-    told = {(row[0], row[1], row[2]): int(row[3].replace(",", "")) for row in sent}
-    assert told == {
-        (party, way, kind): n
-        for party, ways in run.traffic.items()
-        for way, kinds in ways.items()
-        for kind, n in kinds.items()
-    }
 
 
 def test_names_cannot_become_markup(records):
@@ -412,19 +399,6 @@ def test_the_best_of_all_methods_is_the_highest_where_more_is_better(records):
     [compared] = [f for f in figures(msgspec.structs.replace(records["numbers"], scores=scores)) if f.name == "scores"]
     assert compared.best == {(1, 2), (1, 3)}
     assert compared.words.endswith("Lower is better; for C-index, higher.")
-
-
-def test_the_axes_of_traffic_say_which_way_it_goes(records):
-    [traffic] = [f for f in figures(records["numbers"]) if f.name == "traffic"]
-    assert [spec["encoding"]["x"]["title"] for _, spec in traffic.charts] == ["sent", "received"]
-
-
-def test_small_kinds_of_messages_are_gray_and_last():
-    amounts = {("a", kind): 1000.0 for kind in ("Grow", "Hash")} | {("a", "Start"): 1.0, ("a", "Done"): 1.0}
-    colours = charts.traffic(amounts, "sent")["encoding"]["color"]["scale"]
-    assert colours["domain"] == ["Grow", "Hash", "other kinds"]
-    assert colours["range"][-1] == colours_of_page.GRAY
-    assert colours_of_page.GRAY not in colours["range"][:-1]
 
 
 def test_a_taken_port_is_told(records, tmp_path):
