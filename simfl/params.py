@@ -171,10 +171,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     n_trees: Annotated[Positive, "boosting rounds (a multiclass round grows one tree per class)"] = 100
     learning_rate: Annotated[float, Meta(gt=0, le=1e6), "step size of every tree"] = 0.1
     max_depth: Annotated[int, Meta(ge=0, le=1000), "deepest level of a tree (but see extra_depth); 0: no limit"] = 6
-    max_leaves: Annotated[Count, "most leaves of a tree; 0: no limit"] = 0
-    grow_policy: Annotated[Literal["depthwise", "lossguide"], "split level by level, or where the loss falls most"] = (
-        "depthwise"
-    )
     min_child_weight: Annotated[float, Meta(ge=0), "least sum of hessians in a child"] = 1.0
     gamma: Annotated[float, Meta(ge=0), "least gain of a split"] = 0.0
     reg_lambda: Annotated[float, Meta(ge=0), "L2 penalty on leaf values"] = 1.0
@@ -370,7 +366,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "turns": ("round_robin", "nobody builds: all parties grow every tree"),
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
     "cuts": ("shared", "no party's own value becomes a threshold"),
-    "grow_policy": ("depthwise", "trees are grown level by level"),
     "device": (None, "its own kernels grow trees, on the CPU"),
     "max_cat_to_onehot": (4, "levels are asked about in groups"),
     "max_cat_threshold": (64, "levels are asked about in groups"),
@@ -384,7 +379,7 @@ NOT_PRIVATE: Final[dict[str, str]] = {
     "subsample": "with epsilon every row counts in every tree",
 } | dict.fromkeys(
     (
-        *("max_leaves", "min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "colsample_bylevel"),
+        *("min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "colsample_bylevel"),
         *("colsample_bynode", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "monotone_constraints"),
         *("interaction_constraints", "extra_depth", "min_group", "candidates", "level_nodes", "readers"),
         *("count_epsilon", "gradient_bits"),
@@ -401,7 +396,6 @@ ALIASES: Final = {  # what users of XGBoost and scikit-learn may type
     "min_split_loss": "gamma",
     "seed": "random_state",
     "nthread": "n_jobs",
-    "num_leaves": "max_leaves",
 }
 _OF_ROWS: Final = (
     'Weights belong to the rows: Party(..., sample_weight=...); in a study, the key weight = "column" beside label; '

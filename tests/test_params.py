@@ -53,7 +53,6 @@ def test_joint_refuses_what_belongs_to_a_search(given):
         {"rematch": 10},
         {"leaf_values": "builder"},
         {"cuts": "own"},
-        {"grow_policy": "lossguide"},
         {"max_cat_to_onehot": 1},
         {"max_cat_threshold": 8},
     ],

@@ -472,8 +472,6 @@ class Rules:
         params, limits = self.terms.train, [max(self.n_rows.values())] if self.n_rows else []
         if params.max_depth:
             limits.append(2 ** (params.max_depth + (params.extra_depth or 0)))
-        if params.max_leaves and not (params.max_depth and params.extra_depth):  # else the hub prunes to them
-            limits.append(params.max_leaves)
         fits = not limits or all(t.n_nodes < 2 * min(limits) for t in trees)
         self.refuse_unless(fits, "no tree is larger than the study allows")
 

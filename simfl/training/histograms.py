@@ -68,14 +68,13 @@ class Histogrammed:
 
 def fits(params: TrainParams) -> bool:
     """Whether trees of these parameters can be grown here. If not, XGBoost grows them."""
-    grown = deeper(params)
     all_columns = min(params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode) == 1
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
-    by_level = 0 < grown.max_depth <= DEEPEST and not grown.max_leaves and grown.grow_policy == "depthwise"
+    shallow = 0 < deeper(params).max_depth <= DEEPEST
     on_cpu = (params.device or "cpu") == "cpu"
     # Noise and a function of the user's can make a hessian negative.
     plain = params.leaf_values != "builder" and params.epsilon is None and not by_function(params.objective)
-    return bool(plain and by_level and on_cpu and all_columns and not bound)
+    return bool(plain and shallow and on_cpu and all_columns and not bound)
 
 
 # --- bins ------------------------------------------------------------------------------------------------------------

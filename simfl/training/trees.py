@@ -118,7 +118,7 @@ def on_device(device: str | None) -> Iterator[None]:
 def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
     """Our parameters as XGBoost takes them."""
     names = (
-        "learning_rate max_depth max_leaves grow_policy min_child_weight gamma reg_lambda reg_alpha max_delta_step "
+        "learning_rate max_depth min_child_weight gamma reg_lambda reg_alpha max_delta_step "
         "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold "
         "device"
     )
@@ -138,7 +138,7 @@ def deeper(params: TrainParams) -> TrainParams:
     if not params.extra_depth or not params.max_depth:
         return params
     depth = params.max_depth + params.extra_depth
-    return msgspec.structs.replace(params, max_depth=depth, max_leaves=0, min_child_weight=0.0, gamma=0.0)
+    return msgspec.structs.replace(params, max_depth=depth, min_child_weight=0.0, gamma=0.0)
 
 
 def apart(tree: Tree, column: int, level: int, n_levels: int) -> Tree:
@@ -196,7 +196,7 @@ def _tree(saved: dict[str, AnyArray]) -> Tree:
 
 
 def breadth_first(left: AnyArray, right: AnyArray) -> AnyArray:
-    """The nodes level by level. XGBoost numbers those of a grow_policy of its own as it makes them."""
+    """The nodes level by level. XGBoost numbers them as it makes them."""
     level = np.zeros(1, dtype=np.int32)
     levels = []
     while len(level):
