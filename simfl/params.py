@@ -186,8 +186,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "parties together have 200,000 rows or more",
     ] = None
     colsample_bytree: Annotated[Share, "share of the features used by a tree"] = 1.0
-    colsample_bylevel: Annotated[Share, "share of the features used by a level"] = 1.0
-    colsample_bynode: Annotated[Share, "share of the features used by a node"] = 1.0
     max_bin: Annotated[
         Annotated[int, Meta(ge=2, le=2**16)] | None,
         "bins per feature; None: 256, but with the similar recipe 128, and 64 where the parties have more than 50,000 "
@@ -379,8 +377,8 @@ NOT_PRIVATE: Final[dict[str, str]] = {
     "subsample": "with epsilon every row counts in every tree",
 } | dict.fromkeys(
     (
-        *("min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "colsample_bylevel"),
-        *("colsample_bynode", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "monotone_constraints"),
+        *("min_child_weight", "gamma", "reg_alpha", "colsample_bytree"),
+        *("max_bin", "max_cat_to_onehot", "max_cat_threshold", "monotone_constraints"),
         *("interaction_constraints", "extra_depth", "min_group", "candidates", "level_nodes", "readers"),
         *("count_epsilon", "gradient_bits"),
     ),

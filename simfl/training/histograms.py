@@ -68,13 +68,12 @@ class Histogrammed:
 
 def fits(params: TrainParams) -> bool:
     """Whether trees of these parameters can be grown here. If not, XGBoost grows them."""
-    all_columns = min(params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode) == 1
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
     shallow = 0 < deeper(params).max_depth <= DEEPEST
     on_cpu = (params.device or "cpu") == "cpu"
     # Noise and a function of the user's can make a hessian negative.
     plain = params.leaf_values != "builder" and params.epsilon is None and not by_function(params.objective)
-    return bool(plain and shallow and on_cpu and all_columns and not bound)
+    return bool(plain and shallow and on_cpu and params.colsample_bytree == 1 and not bound)
 
 
 # --- bins ------------------------------------------------------------------------------------------------------------

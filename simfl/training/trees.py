@@ -80,8 +80,7 @@ class Grower:
 
     def __init__(self, rows: xgb.QuantileDMatrix, params: TrainParams, threads: int) -> None:
         self.rows, self.params, self.threads = rows, deeper(params), threads
-        shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
-        self._trees_per_booster = 1 if min(shares) < 1 else TREES_PER_BOOSTER
+        self._trees_per_booster = 1 if params.colsample_bytree < 1 else TREES_PER_BOOSTER
         self._booster: xgb.Booster | None = None
         self._n_trees = 0
 
@@ -119,7 +118,7 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
     """Our parameters as XGBoost takes them."""
     names = (
         "learning_rate max_depth min_child_weight gamma reg_lambda reg_alpha max_delta_step "
-        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold "
+        "subsample colsample_bytree max_bin max_cat_to_onehot max_cat_threshold "
         "device"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
