@@ -148,10 +148,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "reg:absoluteerror, reg:quantileerror: about how far labels lie from their mean, the unit of a step; None: "
         "from sums over the labels of all parties",
     ] = None
-    huber_slope: Annotated[
-        Annotated[float, Meta(gt=0, le=1e9)] | None,
-        "reg:pseudohubererror: errors beyond it count about as they are, smaller ones by their squares; None: 1",
-    ] = None
     tweedie_variance_power: Annotated[
         Annotated[float, Meta(gt=1, lt=2)] | None,
         "reg:tweedie: the variance grows with this power of the mean; near 1 as counts, near 2 as sizes; None: 1.5",
@@ -312,7 +308,6 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "binary:logistic": {"scale_pos_weight": 1.0},
     "binary:logitraw": {"scale_pos_weight": 1.0},
     "reg:quantileerror": {"quantile_alpha": None},
-    "reg:pseudohubererror": {"huber_slope": 1.0},
     "count:poisson": {"max_delta_step": 0.7},
     "reg:tweedie": {"tweedie_variance_power": 1.5},
     "survival:aft": {"aft_loss_distribution": "normal", "aft_loss_distribution_scale": 1.0},
