@@ -187,10 +187,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "bins per feature; None: 256, but with the similar recipe 128, and 64 where the parties have more than 50,000 "
         "rows on average: every builder has bins of its own, so coarse ones cost little; joint: 255 at most are used",
     ] = None
-    max_cat_to_onehot: Annotated[
-        Positive, "a category of fewer levels splits off one level at a time, one of more splits into two sets"
-    ] = 4
-    max_cat_threshold: Annotated[Positive, "most levels in the smaller set of such a split"] = 64
     monotone_constraints: Annotated[
         dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None,
         "per column: 1, the prediction may only rise with it; -1, only fall. By name, or a list for all columns",
@@ -360,8 +356,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
     "cuts": ("shared", "no party's own value becomes a threshold"),
     "device": (None, "its own kernels grow trees, on the CPU"),
-    "max_cat_to_onehot": (4, "levels are asked about in groups"),
-    "max_cat_threshold": (64, "levels are asked about in groups"),
 }
 # What the joint recipe has no use for with epsilon, and why. Other values than the defaults are refused.
 _DRAWN: Final = "with epsilon trees are drawn at random, and nothing of the data decides about their splits"
@@ -372,8 +366,7 @@ NOT_PRIVATE: Final[dict[str, str]] = {
     "subsample": "with epsilon every row counts in every tree",
 } | dict.fromkeys(
     (
-        *("min_child_weight", "gamma", "reg_alpha", "colsample_bytree"),
-        *("max_bin", "max_cat_to_onehot", "max_cat_threshold", "monotone_constraints"),
+        *("min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "max_bin", "monotone_constraints"),
         *("interaction_constraints", "extra_depth", "min_group", "candidates", "level_nodes", "readers"),
         *("count_epsilon", "gradient_bits"),
     ),

@@ -53,8 +53,6 @@ def test_joint_refuses_what_belongs_to_a_search(given):
         {"rematch": 10},
         {"leaf_values": "builder"},
         {"cuts": "own"},
-        {"max_cat_to_onehot": 1},
-        {"max_cat_threshold": 8},
     ],
 )
 def test_joint_refuses_what_belongs_to_a_builder(given):

@@ -117,9 +117,8 @@ def on_device(device: str | None) -> Iterator[None]:
 def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
     """Our parameters as XGBoost takes them."""
     names = (
-        "learning_rate max_depth min_child_weight gamma reg_lambda reg_alpha max_delta_step "
-        "subsample colsample_bytree max_bin max_cat_to_onehot max_cat_threshold "
-        "device"
+        "learning_rate max_depth min_child_weight gamma reg_lambda reg_alpha max_delta_step subsample colsample_bytree "
+        "max_bin device"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
     fixed: dict[str, Any] = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
