@@ -83,15 +83,11 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "with the rows and not with their square; 0: with all; None: the recipe's",
     ] = None
     known_features: Annotated[
-        Count, "features that an attacker may already know of a row: n_hashes must be below features - known"
+        Count | None,
+        "features that an attacker may already know of a row, or that follow from others (14 columns that were one-hot "
+        "encoded into 123: 109): n_hashes must be below features - known; None: accept any n_hashes, also where "
+        "Theorem 1 of the paper does not hold",
     ] = 0
-    original_features: Annotated[
-        Positive | None,
-        "the number of columns before they were one-hot encoded, which is what n_hashes must stay below",
-    ] = None
-    allow_unsafe_hashes: Annotated[bool, "accept n_hashes that break the condition L < d of the paper's Theorem 1"] = (
-        False
-    )
     matching: Annotated[
         Matching | None,
         "who finds the similar rows: the hub, from keyed names that mean nothing to it, or every party, from the hash "
@@ -347,8 +343,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "n_neighbors": (0, _NO_SEARCH),
     "max_candidates": (None, _NO_SEARCH),
     "known_features": (0, _NO_SEARCH),
-    "original_features": (None, _NO_SEARCH),
-    "allow_unsafe_hashes": (False, _NO_SEARCH),
     "matching": (None, _NO_SEARCH),
     "ids": ("linked", _NO_SEARCH),
     "rematch": (0, _NO_SEARCH),
@@ -410,7 +404,7 @@ def descriptions() -> dict[str, str]:
 
 def guarded_columns(params: PrepareParams, n_features: int) -> int:
     """The number of columns that no attacker is assumed to know: there must be fewer hash values."""
-    return (params.original_features or hashed_columns(params, n_features)) - (params.known_features or 0)
+    return hashed_columns(params, n_features) - (params.known_features or 0)
 
 
 def hashed_columns(params: PrepareParams, n_features: int) -> int:

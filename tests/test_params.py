@@ -188,7 +188,7 @@ def test_an_unknown_parameter_is_a_type_error_as_in_python(halves):
 def test_numpy_scalars_are_accepted():
     checked = train_params(n_trees=np.int64(3), learning_rate=np.float32(0.5), random_state=np.uint32(4))
     assert (checked.n_trees, checked.learning_rate, checked.random_state) == (3, 0.5, 4)
-    assert prepare_params(allow_unsafe_hashes=np.bool_(True)).allow_unsafe_hashes is True
+    assert prepare_params(masked=np.bool_(True)).masked is True
 
 
 @pytest.mark.parametrize("draw", [np.random.RandomState, np.random.default_rng])

@@ -198,7 +198,7 @@ class Rules:
             self._check_seed(question.seed)
         wanted = self._n_hashes
         self.refuse_unless(question.n_hashes == wanted, f"the study has {wanted} hash values per row")
-        few = wanted < guarded_columns(terms, self.n_features) or terms.allow_unsafe_hashes
+        few = wanted < guarded_columns(terms, self.n_features)
         self.refuse_unless(few, "fewer hash values than unknown columns (L < d)")
         self.refuse_unless(question.law == terms.hash_law, f"the study's hash_law is {terms.hash_law}")
         given = terms.bucket_width
@@ -235,7 +235,7 @@ class Rules:
         varies, spread = own.deviation < WITHOUT_WEIGHT, self._spread(deviation, own)
         n = guarded_columns(self.terms.prepare, self.n_features)
         left = n - len({*groups[varies]} - {*groups[spread * FAR >= 1]})
-        few = question.n_hashes < left or self.terms.prepare.allow_unsafe_hashes
+        few = question.n_hashes < left
         rule = f"the hub's scale leaves {left} of {n} columns, for {question.n_hashes} hash values (L < d)"
         self.refuse_unless(few, f"{rule}. Outliers of another party can be the cause: ask the others")
 

@@ -40,7 +40,7 @@ def keep_all(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[T
 
 def most_leaves(params: TrainParams) -> int:
     """How many leaves a tree of this depth can have."""
-    return 2 ** (params.max_depth or 31)
+    return 1 << (params.max_depth or 31)
 
 
 def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:
