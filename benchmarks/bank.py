@@ -28,17 +28,17 @@ BANKS = ("north", "east", "south", "west")
 
 def run(trees: int, seeds: int, *, one_hot: bool) -> list[dict[str, object]]:
     data = read(folder() / "bank-full.csv", "y", drop=["duration"])
+    known = 0
     if one_hot:
         frame = pd.get_dummies(data.X, dtype=np.float32)
+        known = frame.shape[1] - data.X.shape[1]
         data = Dataset(frame, data.y, Schema.propose(frame))
     found = []
     for seed in range(seeds):
         parts = partition.unbalanced(data.y.astype(str), len(BANKS), theta=0.8, seed=seed)
         stage = simulation.set_up(data, dict(zip(BANKS, parts, strict=True)), seed, stratify=True)
-        params = {"n_trees": trees, "random_state": seed, "objective": "binary:logistic"}
+        params = {"n_trees": trees, "random_state": seed, "objective": "binary:logistic", "known_features": known}
         params |= {"validation_fraction": 0.0, "early_stopping_rounds": None}  # after all trees, as the page says
-        if one_hot:
-            params["original_features"] = 15
         found += [
             {"seed": seed, "method": r.method, "party": r.party, "logloss": r.logloss, "auc": r.auc, "error": r.error}
             for r in compare(stage.parties, stage.held_out, params, callbacks=[]).results

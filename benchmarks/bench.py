@@ -285,11 +285,11 @@ def _profile(found: dict[str, Any]) -> Rows:
 
 def _growing(found: dict[str, Any]) -> Rows:
     head = ["rows of the builder", "bins", "leaves", "histograms, ms", "XGBoost, ms", "histograms over XGBoost"]
-    rows: list[Cells] = [[*head, "XGBoost, `lossguide`: leaves", "ms", "histograms over it"]]
+    rows: list[Cells] = [head]
     for r in found.get("growing", []):
-        own, xgboost, guided = (f"{1000 * r[key]:.1f}" for key in ("own", "xgboost", "lossguide"))
-        cells = [f"{r['rows']:,}", str(r["bins"]), str(r["leaves"]["own"]), own, xgboost, _parts(r["over_xgboost"])]
-        rows.append([*cells, str(r["leaves"]["lossguide"]), guided, _parts(r["over_lossguide"])])
+        own, xgboost = (f"{1000 * r[key]:.1f}" for key in ("own", "xgboost"))
+        leaves = str(r["leaves"]["own"])
+        rows.append([f"{r['rows']:,}", str(r["bins"]), leaves, own, xgboost, _parts(r["over_xgboost"])])
     return _in_columns(rows) if len(rows) > 1 else []
 
 

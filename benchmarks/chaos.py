@@ -57,8 +57,7 @@ def in_one_process(study_path: Path) -> bytes:
     """The same training without any network: the model's bytes."""
     study = read_study(study_path)
     parties = [open_table(study, party.name, study_path.parent / str(party.data))[0] for party in study.party]
-    own = {} if study.params()[0].recipe == "joint" else {"original_features": len(study.columns)}
-    model = simfl.train(parties, callbacks=[], **own, **study.parameters)
+    model = simfl.train(parties, callbacks=[], **study.parameters)
     target = study_path.parent / "reference.ubj"
     model.save(target, history=False)
     return target.read_bytes()

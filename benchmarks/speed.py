@@ -36,7 +36,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import xgboost as xgb
 from rich.console import Console
@@ -52,7 +51,7 @@ from simfl.params import builder_bins, split, train_params
 from simfl.party import Party
 from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import Walker, walker
-from simfl.training.trees import Grower, deeper, from_booster
+from simfl.training.trees import Grower, from_booster
 
 SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
 PAPER_SECONDS = {"SUSY-like": 963, "HIGGS-like": 996}
@@ -211,17 +210,12 @@ def growing(n: int, repeats: int) -> dict[str, Any]:
     """A builder's tree of n HIGGS-like rows by histograms and by XGBoost, in turn: processor seconds, one thread."""
     X, y = rows("HIGGS-like", n)
     params = train_params(max_depth=DEPTH, max_bin=builder_bins(train_params(), N_PARTIES, N_PARTIES * n))
-    fewer_leaves = msgspec.structs.replace(deeper(params), extra_depth=0, max_leaves=2**DEPTH, grow_policy="lossguide")
     g, h = (0.5 - y).astype(np.float32), np.full(n, 0.25, np.float32)
     cut = xgb.QuantileDMatrix(X, max_bin=params.max_bin, nthread=1)
     binned = histogrammed(X, cut)
     if binned is None:
         raise ValueError(f"{n} rows are grown by XGBoost")
-    growers = {
-        "own": HistogramGrower(binned, params),
-        "xgboost": Grower(cut, params, threads=1),
-        "lossguide": Grower(cut, fewer_leaves, threads=1),
-    }
+    growers = {"own": HistogramGrower(binned, params), "xgboost": Grower(cut, params, threads=1)}
     works = {name: partial(grower.grow, g, h, seed=0) for name, grower in growers.items()}
     in_turn(works, 1)  # compiles
     turns, trees = in_turn(works, repeats, time.process_time)
@@ -231,7 +225,6 @@ def growing(n: int, repeats: int) -> dict[str, Any]:
         "leaves": {name: tree.n_leaves for name, tree in trees.items()},
         **turns.medians(),
         "over_xgboost": turns.over("own", "xgboost"),
-        "over_lossguide": turns.over("own", "lossguide"),
     }
 
 

@@ -79,15 +79,11 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "with the rows and not with their square; 0: with all; None: the recipe's",
     ] = None
     known_features: Annotated[
-        Count, "features that an attacker may already know of a row: n_hashes must be below features - known"
+        Count | None,
+        "features that an attacker may already know of a row, or that follow from others (14 columns that were one-hot "
+        "encoded into 123: 109): n_hashes must be below features - known; None: accept any n_hashes, also where "
+        "Theorem 1 of the paper does not hold",
     ] = 0
-    original_features: Annotated[
-        Positive | None,
-        "the number of columns before they were one-hot encoded, which is what n_hashes must stay below",
-    ] = None
-    allow_unsafe_hashes: Annotated[bool, "accept n_hashes that break the condition L < d of the paper's Theorem 1"] = (
-        False
-    )
     matching: Annotated[
         Matching | None,
         "who finds the similar rows: the hub, from keyed names that mean nothing to it, or every party, from the hash "
@@ -140,10 +136,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "reg:absoluteerror, reg:quantileerror: about how far labels lie from their mean, the unit of a step; None: "
         "from sums over the labels of all parties",
     ] = None
-    huber_slope: Annotated[
-        Annotated[float, Meta(gt=0, le=1e9)] | None,
-        "reg:pseudohubererror: errors beyond it count about as they are, smaller ones by their squares; None: 1",
-    ] = None
     tweedie_variance_power: Annotated[
         Annotated[float, Meta(gt=1, lt=2)] | None,
         "reg:tweedie: the variance grows with this power of the mean; near 1 as counts, near 2 as sizes; None: 1.5",
@@ -163,10 +155,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     n_trees: Annotated[Positive, "boosting rounds (a multiclass round grows one tree per class)"] = 100
     learning_rate: Annotated[float, Meta(gt=0, le=1e6), "step size of every tree"] = 0.1
     max_depth: Annotated[int, Meta(ge=0, le=1000), "deepest level of a tree (but see extra_depth); 0: no limit"] = 6
-    max_leaves: Annotated[Count, "most leaves of a tree; 0: no limit"] = 0
-    grow_policy: Annotated[Literal["depthwise", "lossguide"], "split level by level, or where the loss falls most"] = (
-        "depthwise"
-    )
     min_child_weight: Annotated[float, Meta(ge=0), "least sum of hessians in a child"] = 1.0
     gamma: Annotated[float, Meta(ge=0), "least gain of a split"] = 0.0
     reg_lambda: Annotated[float, Meta(ge=0), "L2 penalty on leaf values"] = 1.0
@@ -182,17 +170,11 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "parties together have 200,000 rows or more",
     ] = None
     colsample_bytree: Annotated[Share, "share of the features used by a tree"] = 1.0
-    colsample_bylevel: Annotated[Share, "share of the features used by a level"] = 1.0
-    colsample_bynode: Annotated[Share, "share of the features used by a node"] = 1.0
     max_bin: Annotated[
         Annotated[int, Meta(ge=2, le=2**16)] | None,
         "bins per feature; None: 256, but with the similar recipe 128, and 64 where the parties have more than 50,000 "
         "rows on average: every builder has bins of its own, so coarse ones cost little; joint: 255 at most are used",
     ] = None
-    max_cat_to_onehot: Annotated[
-        Positive, "a category of fewer levels splits off one level at a time, one of more splits into two sets"
-    ] = 4
-    max_cat_threshold: Annotated[Positive, "most levels in the smaller set of such a split"] = 64
     monotone_constraints: Annotated[
         dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None,
         "per column: 1, the prediction may only rise with it; -1, only fall. By name, or a list for all columns",
@@ -278,7 +260,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "binary:logistic": {"scale_pos_weight": 1.0},
     "reg:quantileerror": {"quantile_alpha": None},
-    "reg:pseudohubererror": {"huber_slope": 1.0},
     "count:poisson": {"max_delta_step": 0.7},
     "reg:tweedie": {"tweedie_variance_power": 1.5},
     "survival:aft": {"aft_loss_distribution": "normal", "aft_loss_distribution_scale": 1.0},
@@ -318,17 +299,12 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "n_neighbors": (0, _NO_SEARCH),
     "max_candidates": (None, _NO_SEARCH),
     "known_features": (0, _NO_SEARCH),
-    "original_features": (None, _NO_SEARCH),
-    "allow_unsafe_hashes": (False, _NO_SEARCH),
     "matching": (None, _NO_SEARCH),
     "ids": ("linked", _NO_SEARCH),
     "rematch": (0, _NO_SEARCH),
     "turns": ("round_robin", "nobody builds: all parties grow every tree"),
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
     "cuts": ("shared", "no party's own value becomes a threshold"),
-    "grow_policy": ("depthwise", "trees are grown level by level"),
-    "max_cat_to_onehot": (4, "levels are asked about in groups"),
-    "max_cat_threshold": (64, "levels are asked about in groups"),
 }
 # What the joint recipe has no use for with epsilon, and why. Other values than the defaults are refused.
 _DRAWN: Final = "with epsilon trees are drawn at random, and nothing of the data decides about their splits"
@@ -339,8 +315,7 @@ NOT_PRIVATE: Final[dict[str, str]] = {
     "subsample": "with epsilon every row counts in every tree",
 } | dict.fromkeys(
     (
-        *("max_leaves", "min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "colsample_bylevel"),
-        *("colsample_bynode", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "monotone_constraints"),
+        *("min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "max_bin", "monotone_constraints"),
         *("interaction_constraints", "extra_depth", "min_group", "count_epsilon"),
     ),
     _DRAWN,
@@ -355,7 +330,6 @@ ALIASES: Final = {  # what users of XGBoost and scikit-learn may type
     "min_split_loss": "gamma",
     "seed": "random_state",
     "nthread": "n_jobs",
-    "num_leaves": "max_leaves",
 }
 _OF_ROWS: Final = (
     'Weights belong to the rows: Party(..., sample_weight=...); in a study, the key weight = "column" beside label; '
@@ -384,7 +358,7 @@ def descriptions() -> dict[str, str]:
 
 def guarded_columns(params: PrepareParams, n_features: int) -> int:
     """The number of columns that no attacker is assumed to know: there must be fewer hash values."""
-    return (params.original_features or hashed_columns(params, n_features)) - (params.known_features or 0)
+    return hashed_columns(params, n_features) - (params.known_features or 0)
 
 
 def hashed_columns(params: PrepareParams, n_features: int) -> int:

@@ -51,9 +51,6 @@ def test_joint_refuses_what_belongs_to_a_search(given):
         {"rematch": 10},
         {"leaf_values": "builder"},
         {"cuts": "own"},
-        {"grow_policy": "lossguide"},
-        {"max_cat_to_onehot": 1},
-        {"max_cat_threshold": 8},
     ],
 )
 def test_joint_refuses_what_belongs_to_a_builder(given):
@@ -177,7 +174,7 @@ def test_an_unknown_parameter_is_a_type_error_as_in_python(halves):
 def test_numpy_scalars_are_accepted():
     checked = train_params(n_trees=np.int64(3), learning_rate=np.float32(0.5), random_state=np.uint32(4))
     assert (checked.n_trees, checked.learning_rate, checked.random_state) == (3, 0.5, 4)
-    assert prepare_params(allow_unsafe_hashes=np.bool_(True)).allow_unsafe_hashes is True
+    assert prepare_params(masked=np.bool_(True)).masked is True
 
 
 @pytest.mark.parametrize("draw", [np.random.RandomState, np.random.default_rng])

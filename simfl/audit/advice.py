@@ -10,6 +10,7 @@ import numpy as np
 from simfl.audit import trials
 from simfl.audit.findings import TITLES, Advice, Counted, Setting
 from simfl.audit.scenario import HashedRows, Scenario
+from simfl.params import guarded_columns
 from simfl.privacy.guard import default_hashes
 
 ROWS = 150  # fewer than in the audit, to save time,
@@ -51,7 +52,7 @@ def _advise(scenario: Scenario, attack: str, limit: float, measure: Measure) -> 
         counted = [measure(scenario.hash(n_hashes, bucket_width, draw)) for draw in range(DRAWS)]
         return float(np.mean([each.excess.mean() for each in counted])) <= limit
 
-    most = max(n, default_hashes(scenario.n_features))
+    most = max(n, default_hashes(guarded_columns(scenario.stage_1, scenario.X.shape[1])))
     fewer = first_within(list(range(most, 0, -1)), lambda n_hashes: within(n_hashes, width))
     wider = first_within([width * times for times in WIDTHS], lambda bucket_width: within(n, bucket_width))
     hashes = f"at most {fewer} hashes with buckets of" if fewer else "no number of hashes does at"

@@ -111,10 +111,10 @@ def run(party: Party, options: Options, tell: Callable[[str], None]) -> Audit:
 
 
 def _on_columns(params: Mapping[str, Any], schema: Schema | None) -> dict[str, Any]:
-    """The parameters for the columns that are audited: there must be fewer hash values than there were columns."""
-    found = on_columns(params, schema)
-    if schema is not None and schema.has_categories and params.get("recipe") != "joint":
-        found.setdefault("original_features", len(schema.without_party.columns))
+    """The parameters for the columns that are audited: of a category's, all but one follow from the others."""
+    found, known = on_columns(params, schema), params.get("known_features", 0)
+    if schema is not None and schema.has_categories and known is not None and params.get("recipe") != "joint":
+        found["known_features"] = known + sum(n - 1 for n in schema.hashed_levels.tolist() if n)
     return found
 
 

@@ -119,7 +119,6 @@ class Scenario:
         if not about.n_hashes or about.bucket_width is None:
             raise ParameterError("n_neighbors=0 hashes nothing. Audit with at least one similar row.")
         self.stage_1 = about.params
-        self.n_features = about.params.original_features or self.X.shape[1]
         standard = about.params.scale == "standard"
         self.scale = common_scale(moments(self.X), len(self.y)) if standard else Scale.none(self.X.shape[1])
         self.hashed = self.hash(about.n_hashes, about.bucket_width)

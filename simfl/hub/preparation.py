@@ -90,9 +90,8 @@ def _find_similar_rows(
     transport: Transport, prepared: Prepared, masks: MaskSteps, progress: Progress | None
 ) -> Prepared:
     params = prepared.params
-    guarded = params.original_features or hashed_columns(params, prepared.n_features)
     n_hashes = n_hashes_of(params, prepared.n_features)
-    check_hashes(n_hashes, guarded, params.known_features, allow_unsafe=params.allow_unsafe_hashes)
+    check_hashes(n_hashes, hashed_columns(params, prepared.n_features), params.known_features)
     # Step 1: a common scale.
     scale = _scale(transport, prepared, masks)
     question = msg.Hash(

@@ -85,8 +85,6 @@ class Batch:
         sums = self._opened(G, H)
         node = self.G[places], self.H[places]
         found = reading.best_splits(self.level, sums, node, self.bounds[places], self.columns, self.params)
-        over = self._one_too_many(found.slot >= 0)
-        found.slot[over], found.left[over] = NONE, 0
         self._found, split = found, found.slot >= 0
         n_cuts = self._n_cuts_of_children(self.level.tree[split], found.H[split], (node[1] - found.H)[split])
         return LevelDecision(
@@ -96,15 +94,6 @@ class Batch:
             runners_up=found.runners_up[split].astype("<i4").tobytes(),
             trees=[] if n_cuts.any() else self._finished(found),
         )
-
-    def _one_too_many(self, split: Mask) -> Mask:
-        """Splits beyond `max_leaves`. As in XGBoost the first nodes of a level are split; pruning keeps the best."""
-        if not self.params.max_leaves or self.params.extra_depth:
-            return np.zeros(len(split), bool)
-        before: Longs = np.cumsum(split) - split
-        first = np.searchsorted(self.level.tree, self.level.tree)
-        n_leaves = (self.nodes.in_tree[self.level.tree] + 1) // 2 + before - before[first]
-        return n_leaves >= self.params.max_leaves
 
     def _opened(self, G: Longs, H: Longs) -> tuple[Doubles, Doubles]:
         """The sums of every cell."""

@@ -7,18 +7,19 @@ from simfl.joint.candidates import Nodes
 from simfl.params import TrainParams
 from simfl.preprocessing.splitmix import mix, row_tokens
 
+PURPOSE = 2  # of a key: other draws with the same seed are different ones
+
 
 def allowed_columns(params: TrainParams, nodes: Nodes, places: AnyArray, n_columns: int, seed: int) -> Mask:
     """(nodes, columns); one row for all where nothing is left out."""
-    groups = params.interaction_constraints
-    shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
-    if not groups and min(shares) >= 1:
+    groups, share = params.interaction_constraints, params.colsample_bytree
+    if not groups and share >= 1:
         return np.ones((1, n_columns), bool)
     allowed = np.ones((len(places), n_columns), bool)
     for row, place in zip(allowed, places, strict=True):
-        path = _path(nodes, int(place))
-        _sample(row, shares, (seed, int(nodes.tree[place]), len(path), int(nodes.number[place])))
-        if groups and path:
+        if share < 1:
+            row &= _sample(share, n_columns, _mixed(PURPOSE, seed, int(nodes.tree[place])))
+        if groups and (path := _path(nodes, int(place))):
             together = [set(group) for group in groups if set(path) <= set(group)]
             row &= np.isin(np.arange(n_columns), list(set(path).union(*together)))
     return allowed
@@ -32,15 +33,12 @@ def _path(nodes: Nodes, place: int) -> list[int]:
     return path
 
 
-def _sample(row: Mask, shares: tuple[float, float, float], key: tuple[int, int, int, int]) -> None:
-    """Per tree, of these per level, of these per node, as XGBoost does it. At least one column is left (by each)."""
-    for n_keys, share in zip((2, 3, 4), shares, strict=True):
-        if share < 1:
-            columns = np.flatnonzero(row)
-            tokens = row_tokens(_mixed(n_keys, *key[:n_keys]), len(row))[columns]
-            kept = columns[np.argsort(tokens, kind="stable")[: max(1, int(share * len(columns)))]]
-            row[:] = False
-            row[kept] = True
+def _sample(share: float, n_columns: int, key: int) -> Mask:
+    """The columns of a tree, at least one."""
+    sample = np.zeros(n_columns, bool)
+    order = np.argsort(row_tokens(key, n_columns), kind="stable")
+    sample[order[: max(1, int(share * n_columns))]] = True
+    return sample
 
 
 def _mixed(*parts: int) -> int:

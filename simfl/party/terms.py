@@ -198,7 +198,7 @@ class Rules:
             self._check_seed(question.seed)
         wanted = self._n_hashes
         self.refuse_unless(question.n_hashes == wanted, f"the study has {wanted} hash values per row")
-        few = wanted < guarded_columns(terms, self.n_features) or terms.allow_unsafe_hashes
+        few = wanted < guarded_columns(terms, self.n_features)
         self.refuse_unless(few, "fewer hash values than unknown columns (L < d)")
         self.refuse_unless(question.law == terms.hash_law, f"the study's hash_law is {terms.hash_law}")
         given = terms.bucket_width
@@ -235,7 +235,7 @@ class Rules:
         varies, spread = own.deviation < WITHOUT_WEIGHT, self._spread(deviation, own)
         n = guarded_columns(self.terms.prepare, self.n_features)
         left = n - len({*groups[varies]} - {*groups[spread * FAR >= 1]})
-        few = question.n_hashes < left or self.terms.prepare.allow_unsafe_hashes
+        few = question.n_hashes < left
         rule = f"the hub's scale leaves {left} of {n} columns, for {question.n_hashes} hash values (L < d)"
         self.refuse_unless(few, f"{rule}. Outliers of another party can be the cause: ask the others")
 
@@ -472,8 +472,6 @@ class Rules:
         params, limits = self.terms.train, [max(self.n_rows.values())] if self.n_rows else []
         if params.max_depth:
             limits.append(2 ** (params.max_depth + (params.extra_depth or 0)))
-        if params.max_leaves and not (params.max_depth and params.extra_depth):  # else the hub prunes to them
-            limits.append(params.max_leaves)
         fits = not limits or all(t.n_nodes < 2 * min(limits) for t in trees)
         self.refuse_unless(fits, "no tree is larger than the study allows")
 

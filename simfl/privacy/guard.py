@@ -1,43 +1,43 @@
 """The paper's condition on the number of hashes (Theorem 1).
 
 L hash values are L conditions on the d unknown values of a row. While L < d, infinitely many rows fit them. For an
-attacker who knows k values of a row already, only d - k are unknown, so L must then be below d - k. The condition is
-necessary, not sufficient: the rows that fit may all lie close to the true one.
+attacker who knows k values of a row already, only d - k are unknown, so L must then be below d - k; values that follow
+from others count as known. The condition is necessary, not sufficient: the rows that fit may all lie close to the true
+one.
 """
 
 from collections.abc import Sequence
 
 from simfl.errors import PrivacyError
-from simfl.params import PrepareParams, hashed_columns
+from simfl.params import PrepareParams, guarded_columns
 
 MOST_HASHES = 40  # the paper's own choice is min(40, d - 1)
 
 
-def default_hashes(n_features: int, known_features: int = 0) -> int:
+def default_hashes(n_features: int) -> int:
     """The paper's number of hashes for this number of features.
 
-    >>> default_hashes(123), default_hashes(8), default_hashes(8, known_features=2)
-    (40, 7, 5)
+    >>> default_hashes(123), default_hashes(8)
+    (40, 7)
     """
-    return min(MOST_HASHES, n_features - known_features - 1)
+    return min(MOST_HASHES, n_features - 1)
 
 
 def n_hashes_of(params: PrepareParams, n_features: int) -> int:
     """The number of hash values per row: the given one, or the paper's."""
-    hashed = params.original_features or hashed_columns(params, n_features)
-    return params.n_hashes or max(default_hashes(hashed, params.known_features), 1)
+    return params.n_hashes or max(default_hashes(guarded_columns(params, n_features)), 1)
 
 
-def check_hashes(n_hashes: int, n_features: int, known_features: int = 0, *, allow_unsafe: bool = False) -> None:
-    """Refuse a number of hashes from which a row could be solved for, unless the caller insists."""
-    most = n_features - known_features - 1
-    if n_hashes <= most or allow_unsafe:
+def check_hashes(n_hashes: int, n_features: int, known_features: int | None = 0) -> None:
+    """Refuse a number of hashes from which a row could be solved for, unless the caller insists (None)."""
+    if known_features is None or n_hashes < n_features - known_features:
         return
-    known = f" of which an attacker may know {known_features}" if known_features else ""
+    most = n_features - known_features - 1
+    known = f" of which {known_features} are known or follow from others" if known_features else ""
     step = f"Use n_hashes={most} or fewer" if most >= 1 else "Use n_neighbors=0 (no hashing at all)"
     raise PrivacyError(
         f"n_hashes={n_hashes} with {n_features} features{known} breaks the paper's condition L < d: the hash values "
-        f"could be solved for the row. {step}, or accept it with allow_unsafe_hashes=True."
+        f"could be solved for the row. {step}, or accept it, in one process, with known_features=None."
     )
 
 

@@ -68,12 +68,10 @@ class Histogrammed:
 
 def fits(params: TrainParams) -> bool:
     """Whether trees of these parameters can be grown here. If not, XGBoost grows them."""
-    grown = deeper(params)
-    all_columns = min(params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode) == 1
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
-    by_level = 0 < grown.max_depth <= DEEPEST and not grown.max_leaves and grown.grow_policy == "depthwise"
+    shallow = 0 < deeper(params).max_depth <= DEEPEST
     plain = params.leaf_values != "builder" and params.epsilon is None  # noise can make a hessian negative
-    return bool(plain and by_level and all_columns and not bound)
+    return bool(plain and shallow and params.colsample_bytree == 1 and not bound)
 
 
 # --- bins ------------------------------------------------------------------------------------------------------------

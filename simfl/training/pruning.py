@@ -40,8 +40,7 @@ def keep_all(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[T
 
 def most_leaves(params: TrainParams) -> int:
     """How many leaves a tree of this depth can have."""
-    by_depth = 2**params.max_depth if params.max_depth else 2**31
-    return min(by_depth, params.max_leaves or by_depth)
+    return 1 << (params.max_depth or 31)
 
 
 def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:

@@ -77,8 +77,7 @@ class Grower:
 
     def __init__(self, rows: xgb.QuantileDMatrix, params: TrainParams, threads: int) -> None:
         self.rows, self.params, self.threads = rows, deeper(params), threads
-        shares = (params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode)
-        self._trees_per_booster = 1 if min(shares) < 1 else TREES_PER_BOOSTER
+        self._trees_per_booster = 1 if params.colsample_bytree < 1 else TREES_PER_BOOSTER
         self._booster: xgb.Booster | None = None
         self._n_trees = 0
 
@@ -100,8 +99,8 @@ class Grower:
 def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
     """Our parameters as XGBoost takes them."""
     names = (
-        "learning_rate max_depth max_leaves grow_policy min_child_weight gamma reg_lambda reg_alpha max_delta_step "
-        "subsample colsample_bytree colsample_bylevel colsample_bynode max_bin max_cat_to_onehot max_cat_threshold"
+        "learning_rate max_depth min_child_weight gamma reg_lambda reg_alpha max_delta_step subsample colsample_bytree "
+        "max_bin"
     )
     # The objective plays no part in growing; base_score must be zero on the margin scale.
     fixed: dict[str, Any] = {"objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "verbosity": 0}
@@ -119,7 +118,7 @@ def deeper(params: TrainParams) -> TrainParams:
     if not params.extra_depth or not params.max_depth:
         return params
     depth = params.max_depth + params.extra_depth
-    return msgspec.structs.replace(params, max_depth=depth, max_leaves=0, min_child_weight=0.0, gamma=0.0)
+    return msgspec.structs.replace(params, max_depth=depth, min_child_weight=0.0, gamma=0.0)
 
 
 def apart(tree: Tree, column: int, level: int, n_levels: int) -> Tree:
@@ -177,7 +176,7 @@ def _tree(saved: dict[str, AnyArray]) -> Tree:
 
 
 def breadth_first(left: AnyArray, right: AnyArray) -> AnyArray:
-    """The nodes level by level. XGBoost numbers those of a grow_policy of its own as it makes them."""
+    """The nodes level by level. XGBoost numbers them as it makes them."""
     level = np.zeros(1, dtype=np.int32)
     levels = []
     while len(level):

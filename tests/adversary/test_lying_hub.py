@@ -237,9 +237,9 @@ def test_there_are_no_more_hash_values_than_the_study_allows(matching):
 
 
 def test_a_party_counts_hash_values_against_its_own_columns():
-    session, question = halted(msg.Hash, n_hashes=6, allow_unsafe_hashes=True)
-    session.rules.terms = terms_of(**STUDY, n_hashes=6)  # the same without the permission
-    refuses(session, question, r"fewer hash values than unknown columns \(L < d\)")
+    session, question = halted(msg.Hash)
+    session.rules.terms = terms_of(**STUDY, n_hashes=6)
+    refuses(session, replace(question, n_hashes=6), r"fewer hash values than unknown columns \(L < d\)")
 
 
 def test_buckets_that_would_tell_values_apart_are_refused():

@@ -42,11 +42,10 @@ def test_growing_itself_is_within_the_time_of_the_question():
     assert 0 < told["growing"] < told["Grow"]
 
 
-def test_a_tree_is_grown_in_all_ways():
+def test_a_tree_is_grown_both_ways():
     found = speed.growing(1500, repeats=1)
     assert found["over_xgboost"] == pytest.approx([found["own"] / found["xgboost"]] * 3)
     assert found["leaves"]["own"] == found["leaves"]["xgboost"]
-    assert found["leaves"]["lossguide"] <= 2**speed.DEPTH
     assert len(bench._growing({"growing": [found]})) == 2
 
 

@@ -116,7 +116,7 @@ def test_labels_too_large_to_train_on_are_told(halves, table, value):
 
 @pytest.mark.parametrize("n_hashes", [5, 6, 40])
 def test_as_many_hashes_as_features_are_refused_with_the_way_out(halves, n_hashes):
-    with pytest.raises(PrivacyError, match=r"L < d.*n_hashes=4 or fewer.*allow_unsafe_hashes=True"):
+    with pytest.raises(PrivacyError, match=r"L < d.*n_hashes=4 or fewer.*known_features=None"):
         simfl.train(halves, n_hashes=n_hashes, **FEW)
 
 
@@ -127,7 +127,7 @@ def test_known_features_lower_the_limit(halves):
 
 
 def test_who_insists_may_use_more_hashes(halves):
-    assert simfl.prepare(halves, n_hashes=9, allow_unsafe_hashes=True).about.n_hashes == 9
+    assert simfl.prepare(halves, n_hashes=9, known_features=None).about.n_hashes == 9
 
 
 @pytest.mark.parametrize("width", [0, -4, float("nan")])

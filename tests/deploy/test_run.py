@@ -458,7 +458,7 @@ def test_categories_travel_and_each_party_learns_its_own_gain(federation, tmp_pa
     model = simfl.load(folder / "model.ubj")
     if not more:  # noise is drawn afresh in every run
         opened = [open_table(read_study(study), name, tmp_path / f"{name}.csv")[0] for name in PARTIES]
-        alike = simfl.train(opened, callbacks=[], original_features=4, **read_study(study).parameters)
+        alike = simfl.train(opened, callbacks=[], **read_study(study).parameters)
         X = pd.read_csv(tmp_path / "north.csv").drop(columns="died")
         assert np.array_equal(alike.margins(X), model.margins(X))
     assert report.write(folder).exists()

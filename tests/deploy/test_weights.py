@@ -71,10 +71,9 @@ def test_the_model_is_that_of_the_same_weights_in_python_although_a_job_was_lost
     folder = runs.run_study(federation.study, out=tmp_path / "run", resume=True, listener=listener)
     assert len(federation.jobs) == 2
     study, found = read_study(federation.study), {}
-    own = {} if recipe == "joint" else {"original_features": len(COLUMNS)}
     for weighted in (True, False):
         parties = parties_of(tmp_path, study.schema, weighted=weighted)
-        simfl.train(parties, callbacks=[], **own, **study.parameters).save(tmp_path / "m.ubj", history=False)
+        simfl.train(parties, callbacks=[], **study.parameters).save(tmp_path / "m.ubj", history=False)
         found[weighted] = (tmp_path / "m.ubj").read_bytes()
     assert found[True] == (folder / "model.ubj").read_bytes()
     assert found[True] != found[False]

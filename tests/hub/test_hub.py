@@ -169,7 +169,7 @@ def test_two_preparations_of_the_same_parties_do_not_disturb_each_other():
 def test_as_many_hashes_as_features_are_refused():
     with pytest.raises(PrivacyError, match="n_hashes=5 or fewer"):
         simfl.prepare(parties(30, 30), n_hashes=6)
-    simfl.prepare(parties(30, 30), n_hashes=6, allow_unsafe_hashes=True)
+    simfl.prepare(parties(30, 30), n_hashes=6, known_features=None)
 
 
 @pytest.mark.parametrize("more", [{"hash_law": "cauchy"}, {"scale": "none"}, {"n_neighbors": 3}, {"recipe": "paper"}])
@@ -443,10 +443,11 @@ def test_a_training_can_have_its_own_number_of_threads():
     assert same(one, simfl.train(ready, n_jobs=3, **QUICK))
 
 
-def test_the_guard_counts_the_columns_before_one_hot_encoding():
-    assert simfl.prepare(parties(30, 30), original_features=3, random_state=0).about.n_hashes == 2
+def test_the_default_leaves_out_columns_that_are_known_or_follow_from_others():
+    assert simfl.prepare(parties(30, 30), known_features=3, random_state=0).about.n_hashes == 2
+    assert simfl.prepare(parties(30, 30), known_features=None, random_state=0).about.n_hashes == 5
     with pytest.raises(PrivacyError, match="n_hashes=2 or fewer"):
-        simfl.prepare(parties(30, 30), original_features=3, n_hashes=3)
+        simfl.prepare(parties(30, 30), known_features=3, n_hashes=3)
 
 
 def test_callbacks_are_told_of_the_end_also_after_an_error():
@@ -468,7 +469,7 @@ def test_callbacks_are_told_of_the_end_also_after_an_error():
 def test_one_feature_with_hashing_insisted_on():
     members = [simfl.Party(n, *rows(30, i, d=3)) for i, n in enumerate("ab")]
     members = [simfl.Party(m.name, m.rows.X[:, :1], m.rows.y) for m in members]
-    assert simfl.train(members, allow_unsafe_hashes=True, **QUICK).n_trees == 6
+    assert simfl.train(members, known_features=None, **QUICK).n_trees == 6
 
 
 def test_a_column_that_does_not_vary_does_no_harm(table, labels):

@@ -60,7 +60,7 @@ CASES = {
     "paper": {"recipe": "paper", "rematch": 0},
     "all at once": {"turns": "all", "n_trees": 18},
     "proportional": {"turns": "proportional"},
-    "subsample": {"subsample": 0.7, "colsample_bynode": 0.6},
+    "subsample": {"subsample": 0.7, "colsample_bytree": 0.6},
     "early stopping": {"validation_fraction": 0.3, "early_stopping_rounds": 2, "n_trees": 40, "learning_rate": 0.9},
     "classes": {"objective": "multi:softprob", "n_trees": 9},
     "numbers": {"objective": "reg:squarederror"},

@@ -105,8 +105,7 @@ def test_sample_weights_count_as_in_xgboost():
         {"reg_lambda": 20.0},
         {"reg_alpha": 4.0},
         {"max_delta_step": 0.2},
-        {"max_leaves": 6},
-        {"max_depth": 0, "max_leaves": 20},
+        {"max_depth": 0, "min_child_weight": 20.0},
         {"monotone_constraints": [1, 0, -1, 1, 0]},
         {"interaction_constraints": [[0, 1], [2, 3]]},
         {"interaction_constraints": [[0, 1, 4], [1, 2], [3]]},
@@ -121,14 +120,13 @@ def test_parameters_mean_what_they_mean_in_xgboost(given, objective):
 
 
 def test_what_is_grown_deeper_keeps_the_best_leaves_of_all():
-    """XGBoost splits the first nodes of a level until there are enough leaves; pruning looks at all of them."""
     X = table(1500, 5)
     y = labels(X)
     cuts, loss = cut_points(X, POINTS), {}
     for extra in (0, 2):
-        params = joint(**EXACT | {"n_trees": 1, "max_depth": 4, "max_leaves": 6, "extra_depth": extra})
+        params = joint(**EXACT | {"n_trees": 1, "max_depth": 3, "extra_depth": extra})
         first = run(exact_growing(cuts, params, divided(X, y, 2), [0.4]))
-        assert first.rounds[0][0].n_leaves == 6
+        assert first.rounds[0][0].n_leaves == 8
         loss[extra] = first.scores[0].train["logloss"]
     assert loss[2] < loss[0]
 

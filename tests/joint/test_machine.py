@@ -416,7 +416,7 @@ def test_a_training_that_diverges_says_so():
         run(two(X, X[:, 0], objective="reg:squarederror", learning_rate=1e6, n_trees=60))
 
 
-@pytest.mark.parametrize("parameter", ["subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode"])
+@pytest.mark.parametrize("parameter", ["subsample", "colsample_bytree"])
 def test_samples_of_rows_and_columns(parameter):
     X = table(900, 6)
     mine = two(X, labels(X), **{parameter: 0.5})

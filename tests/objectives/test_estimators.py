@@ -14,7 +14,6 @@ FEW = {"n_trees": 5, "max_depth": 3, "random_state": 0}
 SETTINGS = {
     "binary:logistic": {"scale_pos_weight": 2.0},
     "reg:quantileerror": {"quantile_alpha": 0.8},
-    "reg:pseudohubererror": {"huber_slope": 0.5},
     "count:poisson": {"max_delta_step": 0.5},
     "reg:tweedie": {"tweedie_variance_power": 1.3},
 }

@@ -18,7 +18,7 @@ EXACT = {  # those whose leaves XGBoost finds from sums, with settings other tha
     "binary:logistic": {"scale_pos_weight": 2.5},
     "multi:softprob": {},
     "reg:squarederror": {},
-    "reg:pseudohubererror": {"huber_slope": 0.3},
+    "reg:pseudohubererror": {},
     "count:poisson": {"max_delta_step": 0.2},
     "reg:gamma": {},
     "reg:tweedie": {"tweedie_variance_power": 1.2},

@@ -125,7 +125,7 @@ def test_the_labels_of_classes_do_not_travel_row_by_row():
     assert sent.count(b"ill") == sent.count(b"well") == 2  # once per party: the list of its classes
 
 
-@pytest.mark.parametrize("params", [{"grow_policy": "lossguide"}, {"recipe": "paper"}])  # XGBoost grows these trees
+@pytest.mark.parametrize("params", [{"colsample_bytree": 0.5}, {"recipe": "paper"}])  # XGBoost grows these trees
 def test_no_message_carries_xgboosts_node_statistics(params, monkeypatch):
     found = []
     original = trees.from_booster
@@ -150,7 +150,7 @@ def test_only_hashes_and_leaves_grow_with_the_rows_of_the_party_that_sends_them(
     def sizes(n):
         members = [simfl.Party("a", strange_rows(40, 0), strange_rows(40, 9)[:, 0])]
         members.append(simfl.Party("b", strange_rows(n, 1), strange_rows(n, 2)[:, 0]))
-        few_leaves = {"max_leaves": 4, "grow_policy": "lossguide", "extra_depth": 0}
+        few_leaves = {"max_depth": 2, "extra_depth": 0}
         largest = Counter()
         for party, reply in play(members, matching=matching, **few_leaves):
             if party == "b":

@@ -25,7 +25,7 @@ SETTINGS = {
     "cuts": {"cuts": "shared"},
     "noise": {"epsilon": 10.0},
     "nothing shared": {"n_neighbors": 0},
-    "many hashes": {"n_hashes": 9, "allow_unsafe_hashes": True},
+    "many hashes": {"n_hashes": 9, "known_features": None},
 }
 
 

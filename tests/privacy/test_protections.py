@@ -109,7 +109,9 @@ def test_categories_need_no_cut_points():
         y = ((size > 0) ^ np.isin(kind, ["red", "grey"])).astype(int)
         frames.append((pd.DataFrame({"kind": pd.Categorical(kind), "size": size}), y))
     members = [simfl.Party(f"p{i}", X, y) for i, (X, y) in enumerate(frames)]
-    model = simfl.train(members, n_trees=20, max_depth=3, cuts="shared", original_features=5, random_state=0)
+    model = simfl.train(
+        members, n_trees=20, max_depth=3, cuts="shared", n_hashes=4, known_features=None, random_state=0
+    )
     assert model.history[-1].train["error"] < 0.02
     assert (model.predict(frames[0][0]) == frames[0][1]).mean() > 0.98
 

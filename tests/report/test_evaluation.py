@@ -210,7 +210,7 @@ def test_the_gain_of_one_party_with_global_leaf_values_is_xgboosts():
     twins = [simfl.Party(name, X, y) for name in ("one", "two")]
     params = {"n_trees": 1, "extra_depth": 0, "reg_lambda": 0.0, "max_depth": 2, "random_state": 0, "subsample": 1.0}
     params["max_bin"] = 256  # every value has a bin of its own, so that both have the same cut points
-    exact = {"n_neighbors": 1, "n_hashes": 40, "allow_unsafe_hashes": True}  # every row finds its copy
+    exact = {"n_neighbors": 1, "n_hashes": 40, "known_features": None}  # every row finds its copy
     model = simfl.train(twins, leaf_values="global", **exact, **params)
     single = simfl.baselines.solo(twins[:1], **params)["one"]
     total = single.booster.get_score(importance_type="total_gain")

@@ -216,13 +216,11 @@ def test_a_training_has_the_same_bits_on_any_number_of_threads_and_under_masks(o
     [
         {"recipe": "paper"},
         {"epsilon": 1.0},
-        {"max_leaves": 8, "extra_depth": 0},
-        {"grow_policy": "lossguide"},
         {"colsample_bytree": 0.5},
         {"monotone_constraints": (1, 0)},
         {"interaction_constraints": ((0, 1),)},
         {"max_delta_step": 1.0},
-        {"max_depth": 0, "max_leaves": 31},
+        {"max_depth": 0},
         {"max_depth": 100},
     ],
 )

@@ -12,7 +12,7 @@ from simfl.training.trees import Grower, children, from_booster
 from tests.training.boosters import foreign_booster, table
 
 
-@pytest.mark.parametrize("sampling", [{}, {"subsample": 0.5}, {"colsample_bynode": 0.5}])
+@pytest.mark.parametrize("sampling", [{}, {"subsample": 0.5}, {"colsample_bytree": 0.5}])
 def test_a_tree_depends_on_its_gradients_and_seed_alone_not_on_the_trees_before(sampling, monkeypatch):
     monkeypatch.setattr(trees, "TREES_PER_BOOSTER", 3)
     rows, rng = xgb.QuantileDMatrix(table(400, 5, 0)), np.random.default_rng(0)

@@ -26,14 +26,11 @@ class SquaredError(Loss):
 
 
 class PseudoHuber(Loss):
-    """reg:pseudohubererror: about squares near zero, and beyond `huber_slope` about absolute values."""
+    """reg:pseudohubererror: about squares near zero, and beyond 1 about absolute values."""
 
     metrics = ("mphe", "mae")
     signed = (True, False)
-
-    def __init__(self, huber_slope: float = 1.0) -> None:
-        self.slope = np.float32(huber_slope)
-        self.limits = (float(self.slope), 1.0)
+    limits = (1.0, 1.0)
 
     def label_parts(self, y: AnyArray) -> list[AnyArray]:
         """Gradients and hessians at zero: XGBoost starts one Newton step from there."""
@@ -45,11 +42,11 @@ class PseudoHuber(Loss):
         return np.array([-g / max(h, 1e-6)])
 
     def gradients(self, margin: Floats, y: Floats, weight: Floats | None) -> tuple[Floats, Floats]:
-        z, square = margin - y[:, None], self.slope * self.slope
-        root: Floats = np.sqrt(np.float32(1) + z * z / square)
-        bend: Floats = square / ((square + z * z) * root)
-        return weighted(z / root, bend, weight)
+        z = margin - y[:, None]
+        square: Floats = np.float32(1) + z * z
+        root: Floats = np.sqrt(square)
+        return weighted(z / root, np.float32(1) / (square * root), weight)
 
     def row_losses(self, margin: Floats, y: Floats) -> dict[str, Doubles]:
-        error, slope = (margin[:, 0] - y).astype(np.float64), float(self.slope)
-        return {"mphe": slope**2 * (np.sqrt(1 + (error / slope) ** 2) - 1), "mae": np.abs(error)}
+        error = (margin[:, 0] - y).astype(np.float64)
+        return {"mphe": np.sqrt(1 + error * error) - 1, "mae": np.abs(error)}
