@@ -17,7 +17,6 @@ from simfl.errors import ParameterError, UnknownParameterError, did_you_mean
 
 RecipeName = Literal["default", "similar", "paper", "joint"]
 Matching = Literal["blind", "shared"]
-Ids = Literal["linked", "fresh"]
 Objective = Literal[
     "binary:logistic",
     "binary:logitraw",
@@ -97,11 +96,6 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "who finds the similar rows: the hub, from keyed names that mean nothing to it, or every party, from the hash "
         "values of all (the paper's way); None: the recipe's",
     ] = None
-    ids: Annotated[
-        Ids,
-        "a party knows which foreign rows its own resemble by ids that last, or by ids that the hub draws again for "
-        "every tree, so that they cannot be linked (more traffic; needs matching='blind')",
-    ] = "linked"
     masked: Annotated[
         bool | None,
         "hide every party's sums (of features, labels, gradients, metrics) under masks, so that only their total over "
@@ -365,7 +359,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "original_features": (None, _NO_SEARCH),
     "allow_unsafe_hashes": (False, _NO_SEARCH),
     "matching": (None, _NO_SEARCH),
-    "ids": ("linked", _NO_SEARCH),
     "rematch": (0, _NO_SEARCH),
     "turns": ("round_robin", "nobody builds: all parties grow every tree"),
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
@@ -441,8 +434,6 @@ def hashed_columns(params: PrepareParams, n_features: int) -> int:
 def prepare_params(**given: Any) -> PrepareParams:
     """The checked parameters of stage 1, with the recipe's values filled in."""
     checked: PrepareParams = _checked(PrepareParams, given)
-    if checked.ids == "fresh" and checked.matching != "blind":
-        raise ParameterError("ids='fresh' needs a hub that knows the similar rows: use it with matching='blind'.")
     return checked
 
 

@@ -39,7 +39,7 @@ def test_joint_has_values_of_its_own():
 
 @pytest.mark.parametrize(
     "given",
-    [{"n_hashes": 5}, {"matching": "shared"}, {"n_neighbors": 2}, {"ids": "fresh"}, {"scale": "none"}],
+    [{"n_hashes": 5}, {"matching": "shared"}, {"n_neighbors": 2}, {"scale": "none"}],
 )
 def test_joint_refuses_what_belongs_to_a_search(given):
     with pytest.raises(ParameterError, match="not available with recipe='joint': no similar rows"):

@@ -10,7 +10,6 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.callbacks import logger
 from simfl.data.schema import Schema
-from simfl.hub import blind
 from simfl.hub.asking import ask_all, small_total
 from simfl.hub.handshake import MaskSteps, agree_on_masks, describe, exchange_keys, fresh_seed, have_a_secret
 from simfl.hub.matching import Matching
@@ -23,7 +22,7 @@ from simfl.transport.base import Transport
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hub knows after stage 1. The similar rows stay at the parties, unless ids are fresh for every tree."""
+    """What the hub knows after stage 1. The similar rows stay at the parties."""
 
     parties: list[str]
     n_rows: list[int]
@@ -37,7 +36,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     equal_hashes: dict[str, dict[str, float]] = {}  # party -> other party -> mean count of equal hash values
     most_uses: dict[str, int] = {}  # party -> the largest number of its rows that resemble the same row
     seconds: float = 0.0
-    neighbours: blind.Neighbours | None = None
     agreed: list[msg.Result] = []  # on cut points, as the parties sealed it: trees grown together
     protocol: int | None = None  # the version that found it: None of before it was written down
 
@@ -111,7 +109,6 @@ def _find_similar_rows(
         bucket_width=question.bucket_width,
         equal_hashes=found.equal_hashes,
         most_uses=found.most_uses,
-        neighbours=found.neighbours,
     )
 
 

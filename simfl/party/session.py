@@ -243,8 +243,8 @@ class Session:
             similar.keep(path, found, self.split, self.secret)
 
     def _use(self, found: SimilarRows) -> None:
-        if found.places is not None and found.rows:
-            self.shown["lasting ids"] += 1
+        if found.rows:
+            self.shown["ids of rows"] += 1
         if self._training is not None:
             self._training.similar = found
         else:

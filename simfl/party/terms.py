@@ -267,8 +267,7 @@ class Rules:
         shown = question.similar if isinstance(question, msg.TakeSimilar) else question.tables
         sized = sizes_in(question)
         self.refuse_unless(self.name not in shown, "similar rows are those of other parties")
-        fresh = self.terms.prepare.ids == "fresh"
-        self.refuse_unless({*shown} == (set() if fresh else others), "similar rows are those of all that are matched")
+        self.refuse_unless({*shown} == others, "similar rows are those of all that are matched")
         self.refuse_unless({*sized} == others and len(question.parties) == len(others) + 1, "every party is named once")
         self.refuse_unless(bool(others), "similar rows are those of other parties")
         if isinstance(question, msg.Match):
@@ -435,10 +434,6 @@ class Rules:
         if isinstance(question, msg.SumOntoRows):
             sole = builders == [self.name] and turns != "all"
             self.refuse_unless(not sole, "a sole builder is not asked for sums onto its rows")
-            fresh = self.terms.prepare.ids == "fresh"
-            self.refuse_unless(fresh or not question.similar, "the study's ids last for the whole training")
-            fits = {*question.similar} <= {*builders} - {self.name}
-            self.refuse_unless(fits, "similar rows are those of other builders")
             late = question.round == self.round and msg.Grow in self.asked
             self.refuse_unless(not late, "the sums of a round come before its trees")
             self.builders[question.round] = builders

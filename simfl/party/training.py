@@ -22,12 +22,11 @@ from simfl.params import BINS
 from simfl.party.party import Rows, Split
 from simfl.party.sealing import Sealing
 from simfl.party.signing import Content, Signing
-from simfl.party.similar import SimilarRows, as_ids
+from simfl.party.similar import SimilarRows
 from simfl.preprocessing.tables import HashValues
 from simfl.privacy.exact import power_above
 from simfl.privacy.masks import told
 from simfl.privacy.noise import plan_noise
-from simfl.privacy.tokens import fresh_order
 from simfl.privacy.words import FORMS
 from simfl.training import cuts, trees
 from simfl.training.gradients import Landed, add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
@@ -213,28 +212,14 @@ class PartyTraining:
         sums: dict[str, msg.Array] = {}
         seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
         for builder in question.builders:
-            similar = self._similar_rows(builder, question, seed)
+            similar = self._similar_rows(builder, seed)
             if similar is not None:
                 landed = self._sum_onto(similar, self.similar.n_rows[builder], seed)
                 sums[builder] = sealing.onto_rows(landed, builder, question, self._said)
         return msg.RowSums(round=question.round, sums=sums, scores=self.scores(question.mask, sealing))
 
-    def _similar_rows(self, builder: str, question: msg.SumOntoRows, seed: int) -> AnyArray | None:
-        """The builder's rows that this party's rows resemble: those kept, or those drawn for this tree alone."""
-        drawn, places = question.similar.get(builder), self.similar.places
-        if drawn is None or places is None:
-            return self._kept_rows(builder, seed)
-        if builder not in self.similar.n_rows:
-            raise ProtocolError(
-                f"{self.split.who} was given rows of {builder!r}, which had no part in the last search."
-            )
-        similar = np.empty((len(places), 1), dtype=np.int32)
-        column = msg.Array(drawn.dtype, (*drawn.shape, 1), drawn.data)
-        similar[places] = as_ids(column, len(similar), self.similar.n_rows[builder], self.name)
-        self.shown["fresh ids"] += 1
-        return similar
-
-    def _kept_rows(self, builder: str, seed: int) -> AnyArray | None:
+    def _similar_rows(self, builder: str, seed: int) -> AnyArray | None:
+        """The builder's rows that this party's rows resemble."""
         ids = self.similar.rows.get(builder)
         if ids is None:
             return None
@@ -292,11 +277,8 @@ class PartyTraining:
         sums = sealing.opened(question, self.name, g.shape, self._said)
         if sums is None:
             return g, h
-        places = self.similar.places
-        if question.order is not None and places is not None:  # fresh ids: the sums are in an order of this tree's own
-            places = places[fresh_order(question.order, len(places))]
         G, H = sums
-        spare = FORMS[question.word_bytes].spare
+        places, spare = self.similar.places, FORMS[question.word_bytes].spare
         return (
             weighted(g, G, question.exponents[0], places, spare),
             weighted(h, H, question.exponents[1], places, spare),

@@ -19,7 +19,6 @@ FEW_HASHES = "Fewer hash values than columns (L < d)"
 SETTINGS = {
     "as it comes": {},
     "masked": {"masked": True},
-    "fresh ids": {"ids": "fresh"},
     "shared": {"matching": "shared"},
     "groups": {"min_group": 5},
     "cuts": {"cuts": "shared"},
@@ -49,12 +48,11 @@ def on(shown, guarded=None):
     [
         ("as it comes", {FEW_HASHES, "Blind matching"}),
         ("masked", {FEW_HASHES, "Blind matching", "Masked sums"}),
-        ("fresh ids", {FEW_HASHES, "Blind matching", "Fresh ids"}),
         ("shared", {FEW_HASHES}),
         ("groups", {FEW_HASHES, "Blind matching", "Small groups"}),
         ("cuts", {FEW_HASHES, "Blind matching", "Shared cut points"}),
         ("noise", {FEW_HASHES, "Blind matching", "Noise (differential privacy)"}),
-        ("nothing shared", {FEW_HASHES, "Blind matching"}),  # nothing is matched
+        ("nothing shared", {FEW_HASHES, "Blind matching", "No ids of similar rows"}),  # nothing is matched
         ("many hashes", {"Blind matching"}),
     ],
 )
@@ -102,14 +100,6 @@ def claims_shared_cuts(question):
     return question
 
 
-def claims_fresh_ids(question):
-    """Ids for one tree, to a party that looked for its similar rows itself and goes on using those."""
-    if isinstance(question, msg.SumOntoRows):
-        ids = wire.pack(np.zeros(40, dtype=np.uint8))
-        return replace(question, similar=dict.fromkeys(question.builders, ids))
-    return question
-
-
 def claims_groups(question):
     """Groups of five, of which none are summed where nothing is shared."""
     if isinstance(question, msg.Start):
@@ -121,7 +111,6 @@ def claims_groups(question):
     ("claim", "given", "name"),
     [
         (claims_shared_cuts, {}, "Shared cut points"),
-        (claims_fresh_ids, {"matching": "shared"}, "Fresh ids"),
         (claims_groups, {"n_neighbors": 0}, "Small groups"),
     ],
 )

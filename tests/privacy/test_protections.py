@@ -30,7 +30,7 @@ def group_sizes(min_group, **more):
     return found
 
 
-@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"ids": "fresh"}, {"n_neighbors": 1}])
+@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"n_neighbors": 1}])
 def test_every_sum_holds_the_least_number_of_rows(more):
     sizes = group_sizes(5, **more)
     assert len(sizes) == 8
