@@ -330,8 +330,6 @@ class Start(Message, frozen=True, kw_only=True):
     n_parties: Parties = 1  # whose sums are added up
     n_rounds: Count = 1  # with differential privacy, more rounds need more noise
     shares_rows: bool = True  # whether sums onto rows are among them
-    mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
-    deviation: Array | None = None
 
 
 class Started(Message, frozen=True, kw_only=True):
@@ -433,7 +431,7 @@ Fact = Annotated[
     Meta(
         pattern=r"^(names|hash values|trees|grown together|drawn trees|covered totals|ids of rows"
         r"|(masked|plain|exact) sums"
-        r"|(own|shared) cut points"
+        r"|own cut points"
         r"|(columns|hashes|min_group|epsilon) [0-9]{1,12}(\.[0-9]{1,12})?(e[+-]?[0-9]{1,2})?)\Z"
     ),
 ]

@@ -227,11 +227,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "least number of rows of all parties behind every sum, by noisy counts. Sample weights count: beside a heavy "
         "row, light ones are less than a row; None: the recipe's (joint 30, else 1)",
     ] = None
-    cuts: Annotated[
-        Literal["own", "shared"] | None,
-        "thresholds are values of the builder's rows, as in XGBoost, or come from a public grid of max_bin points per "
-        "feature, around the common mean; None: the recipe's",
-    ] = None
     epsilon: Epsilon | None = None
     delta: Annotated[
         float, Meta(gt=0, lt=1), "with epsilon: the probability that the guarantee fails, well below one over the rows"
@@ -325,14 +320,14 @@ _SIMILAR: Final[dict[str, Any]] = {
     "n_neighbors": 5,
     "max_candidates": 10_000,
     "matching": "blind",
-} | {"leaf_values": "global", "extra_depth": 2, "rematch": 50, "min_group": 1, "cuts": "own"}
+} | {"leaf_values": "global", "extra_depth": 2, "rematch": 50, "min_group": 1}
 RECIPES: Final[dict[str, dict[str, Any]]] = {  # stage 1 | stage 2
     "default": _SIMILAR,
     "similar": _SIMILAR,
     "paper": {"scale": "none", "n_neighbors": 1, "max_candidates": 0, "matching": "shared", "bucket_width": 4.0}
-    | {"leaf_values": "builder", "extra_depth": 0, "rematch": 0, "min_group": 1, "cuts": "own"},
+    | {"leaf_values": "builder", "extra_depth": 0, "rematch": 0, "min_group": 1},
     "joint": {"n_neighbors": 0}
-    | {"leaf_values": "global", "extra_depth": 2, "rematch": 0, "min_group": 30, "cuts": "shared"}
+    | {"leaf_values": "global", "extra_depth": 2, "rematch": 0, "min_group": 30}
     | {"readers": "turn", "hub_sees": "nothing", "count_epsilon": 0.1, "gradient_bits": 4},
 }
 SIMILAR: Final = ("default", "similar")  # two names of one recipe
@@ -362,7 +357,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "rematch": (0, _NO_SEARCH),
     "turns": ("round_robin", "nobody builds: all parties grow every tree"),
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
-    "cuts": ("shared", "no party's own value becomes a threshold"),
     "grow_policy": ("depthwise", "trees are grown level by level"),
     "device": (None, "its own kernels grow trees, on the CPU"),
     "max_cat_to_onehot": (4, "levels are asked about in groups"),
@@ -586,7 +580,7 @@ def builder_bins(params: TrainParams, n_parties: int, n_rows: int) -> int:
     The search for the best split costs by nodes times bins. Every party has cut points of its own, so that the trees
     together see as many as one party's fine bins (docs/recipes.md).
     """
-    if n_parties == 1 or params.recipe not in SIMILAR or params.cuts != "own":
+    if n_parties == 1 or params.recipe not in SIMILAR:
         return BINS
     return COARSE_BINS if n_rows > MANY_ROWS * n_parties else BUILDER_BINS
 

@@ -31,7 +31,7 @@ def test_default_is_another_name_of_similar(params):
 
 def test_joint_has_values_of_its_own():
     stage1, stage2 = prepare_params(recipe="joint"), train_params(recipe="joint")
-    assert (stage1.n_neighbors, stage2.min_group, stage2.cuts, stage2.leaf_values) == (0, 30, "shared", "global")
+    assert (stage1.n_neighbors, stage2.min_group, stage2.leaf_values) == (0, 30, "global")
     assert (stage2.readers, stage2.hub_sees, stage2.count_epsilon, stage2.lockstep) == ("turn", "nothing", 0.1, 8)
     assert train_params(recipe="joint", learning_rate=0.3).lockstep == 2
     assert train_params(recipe="joint", lockstep=3, min_group=1).lockstep == 3
@@ -52,7 +52,6 @@ def test_joint_refuses_what_belongs_to_a_search(given):
         {"turns": "all"},
         {"rematch": 10},
         {"leaf_values": "builder"},
-        {"cuts": "own"},
         {"grow_policy": "lossguide"},
         {"max_cat_to_onehot": 1},
         {"max_cat_threshold": 8},
@@ -251,7 +250,6 @@ def test_every_door_documents_its_parameters():
         (10, 50_000, {}, 128),
         (2, 50_001, {}, 64),
         (10, 1_000, {"recipe": "paper"}, 256),
-        (10, 1_000, {"cuts": "shared"}, 256),  # a common grid: nobody else has finer points
     ],
 )
 def test_builders_bins_follow_from_parties_and_rows(n_parties, rows_each, given, bins):

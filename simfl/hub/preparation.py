@@ -117,13 +117,13 @@ def _scale(transport: Transport, prepared: Prepared, masks: MaskSteps) -> Scale:
     d = expansion.width
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
-    found = total_moments(transport, d, masks)
+    found = _total_moments(transport, d, masks)
     if params.scale == "standard":
         return common_scale(found, n_rows, expansion.groups)
     return Scale(np.zeros(d), np.ones(d), math.sqrt(float(found.squares.sum()) / n_rows))
 
 
-def total_moments(transport: Transport, d: int, masks: MaskSteps) -> Moments:
+def _total_moments(transport: Transport, d: int, masks: MaskSteps) -> Moments:
     """The moments of d features over all parties."""
     replies = ask_all(transport, msg.SumFeatures(mask=masks.next()), msg.FeatureSums)
     sums = {party: reply.sums for party, reply in replies.items()}

@@ -28,7 +28,6 @@ from simfl.hub.precision import Precision, check_bounds, neighbors_of, ordinary
 from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
-from simfl.preprocessing.scaling import Scale
 from simfl.privacy.exact import from_ints
 from simfl.privacy.noise import plan_noise
 from simfl.privacy.words import FORMS, add_bytes, can_be, most_steps
@@ -50,7 +49,6 @@ class Plan:
     params: TrainParams
     seed: int
     labels: Labels
-    scale: Scale | None = None  # with shared cut points: where their grid lies
     warm_start: Sequence[msg.AdoptedTree] = ()
 
     @property
@@ -95,7 +93,7 @@ class Rounds:
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 
     def _start_request(self) -> msg.Start:
-        prepared, params, labels, scale = self.plan.prepared, self.plan.params, self.plan.labels, self.plan.scale
+        prepared, params, labels = self.plan.prepared, self.plan.params, self.plan.labels
         return msg.Start(
             params=params,
             seed=self.plan.seed,
@@ -105,8 +103,6 @@ class Rounds:
             n_parties=len(self.transport.parties),
             n_rounds=self.plan.n_rounds,
             shares_rows=prepared.has_similar_rows,
-            mean=wire.pack(scale.mean) if scale else None,
-            deviation=wire.pack(scale.deviation) if scale else None,
             warm_start=list(self.plan.warm_start),
         )
 

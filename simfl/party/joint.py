@@ -66,7 +66,7 @@ class GrowingTogether:
         self.hidden = start.masked and start.params.hub_sees != "totals"
         key_of = partial(member.key, "decision") if self.hidden else None
         self.announcing = Announcing(member.name, member.run, member.identity, key_of)
-        facts = ["trees", "shared cut points", "grown together"]
+        facts = ["trees", "grown together"]
         facts += ["drawn trees"] if is_private(start.params) else [f"min_group {start.params.min_group or 1}"]
         sealing.shown.update(facts + ["covered totals"] * self.hidden)
         self.now: Step | None = None

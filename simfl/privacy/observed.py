@@ -118,7 +118,7 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
         True,  # a message has no field for them
     )
     nothing = dict.fromkeys(ABOUT_HASHES, NO_HASHES) if not hashes else {}
-    nothing |= {"Shared cut points": NO_TREES} if not n["shared cut points"] else {}
+    nothing |= {} if together else {"Shared cut points": NO_TREES}
     found = []
     for (name, *_), on in zip(MEANINGS, is_on, strict=True):
         yes, no = meanings[name]

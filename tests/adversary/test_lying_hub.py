@@ -26,7 +26,6 @@ def test_an_honest_run_breaks_no_rule():
         {"turns": "proportional"},
         {"recipe": "paper", "rematch": 0},
         {"epsilon": 50.0},
-        {"cuts": "shared"},
         {"n_neighbors": 0, "rematch": 0},
     ):
         assert whole_run(**changed).replies(msg.Finished).keys() == {*NAMES}, changed

@@ -21,7 +21,6 @@ SETTINGS = {
     "masked": {"masked": True},
     "shared": {"matching": "shared"},
     "groups": {"min_group": 5},
-    "cuts": {"cuts": "shared"},
     "noise": {"epsilon": 10.0},
     "nothing shared": {"n_neighbors": 0},
     "many hashes": {"n_hashes": 9, "allow_unsafe_hashes": True},
@@ -50,7 +49,6 @@ def on(shown, guarded=None):
         ("masked", {FEW_HASHES, "Blind matching", "Masked sums"}),
         ("shared", {FEW_HASHES}),
         ("groups", {FEW_HASHES, "Blind matching", "Small groups"}),
-        ("cuts", {FEW_HASHES, "Blind matching", "Shared cut points"}),
         ("noise", {FEW_HASHES, "Blind matching", "Noise (differential privacy)"}),
         ("nothing shared", {FEW_HASHES, "Blind matching", "No ids of similar rows"}),  # nothing is matched
         ("many hashes", {"Blind matching"}),
@@ -93,13 +91,6 @@ def noted(change=lambda question: question, **given):
     return first.shown
 
 
-def claims_shared_cuts(question):
-    """A start that claims shared cut points, and gives no grid."""
-    if isinstance(question, msg.Start):
-        return replace(question, params=replace(question.params, cuts="shared"))
-    return question
-
-
 def claims_groups(question):
     """Groups of five, of which none are summed where nothing is shared."""
     if isinstance(question, msg.Start):
@@ -110,7 +101,6 @@ def claims_groups(question):
 @pytest.mark.parametrize(
     ("claim", "given", "name"),
     [
-        (claims_shared_cuts, {}, "Shared cut points"),
         (claims_groups, {"n_neighbors": 0}, "Small groups"),
     ],
 )
