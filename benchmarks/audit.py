@@ -29,8 +29,7 @@ PAPER = {"recipe": "paper", "bucket_width": 4.0}
 MODES: dict[str, dict[str, Any]] = {
     "shared, paper's recipe": {"matching": "shared"} | PAPER,
     "shared, default recipe": {"matching": "shared"},
-    "blind, linked ids, masked": {"matching": "blind", "ids": "linked", "masked": True},
-    "blind, fresh ids, masked": {"matching": "blind", "ids": "fresh", "masked": True},
+    "blind, masked": {"matching": "blind", "masked": True},
 }
 SHORT = {
     "rows_from_codes": "rows, hash values",
@@ -65,12 +64,10 @@ def table(name: str) -> tuple[Any, np.ndarray, dict[str, Any]]:
 
 
 NAMES = tuple(COLUMN_SCALE)
-PALE = "#9cc3e6"
-LOOKS: dict[str, dict[str, Any]] = {  # the colour of the recipe; of the default one three kinds
+LOOKS: dict[str, dict[str, Any]] = {  # the colour of the recipe; of the default one two kinds
     "shared, paper's recipe": {"color": COLOURS["paper"]},
     "shared, default recipe": {"color": "white", "edgecolor": COLOURS["SimFL"], "hatch": "/////", "linewidth": 0.8},
-    "blind, linked ids, masked": {"color": COLOURS["SimFL"]},
-    "blind, fresh ids, masked": {"color": PALE},
+    "blind, masked": {"color": COLOURS["SimFL"]},
 }
 
 
@@ -108,8 +105,8 @@ def page(rows: Sequence[Row], seeds: int, measured: str | None = None) -> Page:
     made.say(
         "Rows: attributes right (numbers: within half a standard deviation). Membership: right answers for as many "
         "members as strangers. Labels: labels right. Every attacker has the other half of the rows as background, also "
-        "the outsider; only the *hub* with its tokens knows no more than means and deviations. The blind modes are "
-        "attacked in what they would send: see [privacy](../privacy.md)."
+        "the outsider; only the *hub* with its tokens knows no more than means and deviations. The blind mode is "
+        "attacked in what it would send: see [privacy](../privacy.md)."
     )
     for name in names:
         made.head(f"All figures: {name}")
@@ -130,7 +127,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     for panel, name in zip(panels[0], names, strict=True):
         for place, mode in enumerate(MODES):
             bars = [100 * max(0.0, excess.get((name, mode, attack), 0.0)) for attack in attacks]
-            panel.barh(np.arange(len(attacks)) + (place - 1.5) * 0.2, bars, 0.17, label=mode, **LOOKS[mode])
+            panel.barh(np.arange(len(attacks)) + (place - 1) * 0.26, bars, 0.22, label=mode, **LOOKS[mode])
         panel.set_title(name, fontsize=10)
         panel.set_yticks(range(len(attacks)), attacks, fontsize=9)
         panel.set_xlabel("percentage points above guessing", fontsize=9)
@@ -138,7 +135,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].invert_yaxis()
     handles = panels[0][0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     figure.suptitle("How much better than guessing every attack is (no bar: no better, or sees no such thing)")
     figure.savefig(path, dpi=150)
 

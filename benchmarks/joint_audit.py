@@ -92,7 +92,7 @@ def page_of(rows: Sequence[Row], sees: dict[str, str], trees: int, quick: bool, 
         "The guard is the recipe's (`min_group=30`, `count_epsilon=0.1`); *no guard*: `min_group=1`; *more noise on "
         "counts*: `count_epsilon=0.02`; *differ in a column*: each party has one end of the column that goes with the "
         "label most, 2 % of the rows exchanged. *All parties but two* attack what is left: the rows of two parties. "
-        "The similar recipe runs on the same rows: blind matching, ids that last, masked sums."
+        "The similar recipe runs on the same rows: blind matching, masked sums."
     )
     page.table(["role", "sees"], sees.items())
     names = list(dict.fromkeys(row["data"] for row in rows))

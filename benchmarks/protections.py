@@ -3,9 +3,9 @@
     python -m benchmarks.protections masks|matching|accuracy [--rows N] [--parties M] [--json OUT]
 
 masks     CPU seconds per tree with and without masks, in turns; bytes per tree beside the paper's formula,
-          8 [N + (2^D - 1)(M - 1)]; also with ids that change with every tree
+          8 [N + (2^D - 1)(M - 1)]
 matching  CPU seconds and bytes of stage 1, blind and shared, beside the paper's 8 M N L bytes
-accuracy  log loss on held-out rows with min_group, shared cut points and noise, on ijcnn1 and SUSY
+accuracy  log loss on held-out rows with min_group and noise, on ijcnn1 and SUSY
 
 CPU seconds of this process count, so that a busy machine disturbs little.
 """
@@ -32,11 +32,9 @@ from simfl.errors import PrivacyWarning
 DEPTH = 8
 SETTINGS: dict[str, dict[str, Any]] = {
     "no protection beyond matching": {},
-    "ids fresh": {"ids": "fresh"},
     "min_group 3": {"min_group": 3},
     "min_group 5": {"min_group": 5},
     "min_group 10": {"min_group": 10},
-    "cuts shared": {"cuts": "shared"},
     "epsilon 100": {"epsilon": 100.0},
     "epsilon 10": {"epsilon": 10.0},
     "epsilon 1": {"epsilon": 1.0},
@@ -53,20 +51,15 @@ def parties(X: Any, y: np.ndarray, n: int, seed: int = 0) -> list[simfl.Party]:
 def per_tree(n_rows: int, n_parties: int, n_trees: int, repeats: int) -> list[dict[str, Any]]:
     X, y = make_rows("SUSY-like", n_rows)
     members = parties(X, y, n_parties)
-    ready = {ids: simfl.prepare(members, ids=ids, random_state=0, n_jobs=1) for ids in ("linked", "fresh")}
-    modes: dict[str, tuple[str, dict[str, Any]]] = {
-        "plain": ("linked", {}),
-        "masked": ("linked", {"masked": True}),
-        "fresh ids": ("fresh", {}),
-        "masked, fresh ids": ("fresh", {"masked": True}),
-    }
-    seconds: dict[str, list[float]] = {mode: [] for mode in modes}
+    ready = simfl.prepare(members, random_state=0, n_jobs=1)
+    more = {"n_trees": n_trees, "max_depth": DEPTH, "rematch": 0, "n_jobs": 1, "callbacks": []}
+    seconds: dict[str, list[float]] = {"plain": [], "masked": []}
     n_bytes: dict[str, float] = {}
     for _ in range(repeats + 1):
-        for mode, (ids, more) in modes.items():
+        for mode, times in seconds.items():
             start = time.process_time()
-            model = simfl.train(ready[ids], n_trees=n_trees, max_depth=DEPTH, rematch=0, n_jobs=1, callbacks=[], **more)
-            seconds[mode].append((time.process_time() - start) / n_trees)
+            model = simfl.train(ready, masked=mode == "masked", **more)
+            times.append((time.process_time() - start) / n_trees)
             n_bytes[mode] = statistics.mean(record.bytes for record in model.history[1:])
     paper = 8 * (n_rows + (2**DEPTH - 1) * (n_parties - 1))
     base = statistics.median(seconds["plain"][1:])

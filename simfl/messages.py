@@ -273,7 +273,7 @@ class TakeSimilar(Message, frozen=True, kw_only=True):
     round: Round
     parties: list[str]  # all of them, in the common order
     n_rows: dict[str, Count]  # of each other party
-    similar: dict[str, Array]  # none where each tree has ids of its own (`ids="fresh"`)
+    similar: dict[str, Array]
 
 
 class Recall(Message, frozen=True, kw_only=True):
@@ -330,8 +330,6 @@ class Start(Message, frozen=True, kw_only=True):
     n_parties: Parties = 1  # whose sums are added up
     n_rounds: Count = 1  # with differential privacy, more rounds need more noise
     shares_rows: bool = True  # whether sums onto rows are among them
-    mean: Array | None = None  # with shared cut points: the centre of each feature's grid, and its unit
-    deviation: Array | None = None
 
 
 class Started(Message, frozen=True, kw_only=True):
@@ -366,7 +364,6 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
     previous: list[AdoptedTree]
     exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
     word_bytes: WordBytes
-    similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
     mask: Masking | None = None
 
 
@@ -389,7 +386,6 @@ class Grow(Message, frozen=True, kw_only=True):
     sums: Array | None  # words, as in `RowSums`
     exponents: tuple[Exponent, Exponent]
     word_bytes: WordBytes
-    order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
     mask: Masking | None = None  # the sums still carry the builder's masks
     with_scores: bool = True  # False: they came with the builder's own `RowSums`
 
@@ -433,9 +429,9 @@ class Finish(Message, frozen=True, kw_only=True):
 Fact = Annotated[
     str,
     Meta(
-        pattern=r"^(names|hash values|trees|grown together|drawn trees|(fresh|lasting) ids"
+        pattern=r"^(names|hash values|trees|grown together|drawn trees|ids of rows"
         r"|(masked|plain|exact) sums"
-        r"|(own|shared) cut points"
+        r"|own cut points"
         r"|(columns|hashes|min_group|epsilon) [0-9]{1,12}(\.[0-9]{1,12})?(e[+-]?[0-9]{1,2})?)\Z"
     ),
 ]

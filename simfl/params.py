@@ -17,7 +17,6 @@ from simfl.errors import ParameterError, UnknownParameterError, did_you_mean
 
 RecipeName = Literal["default", "similar", "paper", "joint"]
 Matching = Literal["blind", "shared"]
-Ids = Literal["linked", "fresh"]
 Objective = Literal[
     "binary:logistic",
     "multi:softprob",
@@ -89,11 +88,6 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "who finds the similar rows: the hub, from keyed names that mean nothing to it, or every party, from the hash "
         "values of all (the paper's way); None: the recipe's",
     ] = None
-    ids: Annotated[
-        Ids,
-        "a party knows which foreign rows its own resemble by ids that last, or by ids that the hub draws again for "
-        "every tree, so that they cannot be linked (more traffic; needs matching='blind')",
-    ] = "linked"
     masked: Annotated[
         bool | None,
         "hide every party's sums (of features, labels, gradients, metrics) under masks, so that only their total over "
@@ -207,11 +201,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "least number of rows of all parties behind every sum, by noisy counts. Sample weights count: beside a heavy "
         "row, light ones are less than a row; None: the recipe's (joint 30, else 1)",
     ] = None
-    cuts: Annotated[
-        Literal["own", "shared"] | None,
-        "thresholds are values of the builder's rows, as in XGBoost, or come from a public grid of max_bin points per "
-        "feature, around the common mean; None: the recipe's",
-    ] = None
     epsilon: Epsilon | None = None
     delta: Annotated[
         float, Meta(gt=0, lt=1), "with epsilon: the probability that the guarantee fails, well below one over the rows"
@@ -272,15 +261,14 @@ _SIMILAR: Final[dict[str, Any]] = {
     "n_neighbors": 5,
     "max_candidates": 10_000,
     "matching": "blind",
-} | {"leaf_values": "global", "extra_depth": 2, "rematch": 50, "min_group": 1, "cuts": "own"}
+} | {"leaf_values": "global", "extra_depth": 2, "rematch": 50, "min_group": 1}
 RECIPES: Final[dict[str, dict[str, Any]]] = {  # stage 1 | stage 2
     "default": _SIMILAR,
     "similar": _SIMILAR,
     "paper": {"scale": "none", "n_neighbors": 1, "max_candidates": 0, "matching": "shared", "bucket_width": 4.0}
-    | {"leaf_values": "builder", "extra_depth": 0, "rematch": 0, "min_group": 1, "cuts": "own"},
+    | {"leaf_values": "builder", "extra_depth": 0, "rematch": 0, "min_group": 1},
     "joint": {"n_neighbors": 0}
-    | {"leaf_values": "global", "extra_depth": 2, "rematch": 0, "min_group": 30, "cuts": "shared"}
-    | {"count_epsilon": 0.1},
+    | {"leaf_values": "global", "extra_depth": 2, "rematch": 0, "min_group": 30, "count_epsilon": 0.1},
 }
 SIMILAR: Final = ("default", "similar")  # two names of one recipe
 HALVED_FROM: Final = (
@@ -300,11 +288,9 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "max_candidates": (None, _NO_SEARCH),
     "known_features": (0, _NO_SEARCH),
     "matching": (None, _NO_SEARCH),
-    "ids": ("linked", _NO_SEARCH),
     "rematch": (0, _NO_SEARCH),
     "turns": ("round_robin", "nobody builds: all parties grow every tree"),
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
-    "cuts": ("shared", "no party's own value becomes a threshold"),
 }
 # What the joint recipe has no use for with epsilon, and why. Other values than the defaults are refused.
 _DRAWN: Final = "with epsilon trees are drawn at random, and nothing of the data decides about their splits"
@@ -369,8 +355,6 @@ def hashed_columns(params: PrepareParams, n_features: int) -> int:
 def prepare_params(**given: Any) -> PrepareParams:
     """The checked parameters of stage 1, with the recipe's values filled in."""
     checked: PrepareParams = _checked(PrepareParams, given)
-    if checked.ids == "fresh" and checked.matching != "blind":
-        raise ParameterError("ids='fresh' needs a hub that knows the similar rows: use it with matching='blind'.")
     return checked
 
 
@@ -493,7 +477,7 @@ def builder_bins(params: TrainParams, n_parties: int, n_rows: int) -> int:
     The search for the best split costs by nodes times bins. Every party has cut points of its own, so that the trees
     together see as many as one party's fine bins (docs/recipes.md).
     """
-    if n_parties == 1 or params.recipe not in SIMILAR or params.cuts != "own":
+    if n_parties == 1 or params.recipe not in SIMILAR:
         return BINS
     return COARSE_BINS if n_rows > MANY_ROWS * n_parties else BUILDER_BINS
 

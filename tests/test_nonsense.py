@@ -29,7 +29,6 @@ PARAMS = {"n_trees": 5, "max_depth": 2, "random_state": 1, "rematch": 2}
 KINDS = {
     "blind": {},
     "shared": {"matching": "shared"},
-    "fresh": {"ids": "fresh"},
     "masked": {"masked": True},
     "resumed": {},
 }
@@ -171,7 +170,7 @@ def test_nonsense_is_refused_and_the_training_can_be_resumed(what):
     assert resumed(run, len(kept)) == played(run).bits
 
 
-@pytest.mark.parametrize("kind", ["blind", "shared", "fresh", "masked"])
+@pytest.mark.parametrize("kind", ["blind", "shared", "masked"])
 def test_the_same_replies_give_the_hub_the_same_model(kind):
     handlers = [Playback(party, [reply for _, reply in talk]) for party, talk in played(kind).talk.items()]
     training = train(LocalTransport(handlers, 1), open_journal(), **PARAMS | KINDS[kind])
@@ -201,7 +200,7 @@ def damaged(data, raw):
 @settings(few_or_slow, max_examples=60)
 @given(st.data())
 def test_bytes_changed_on_the_way_are_refused_or_harmless(data):
-    kind = data.draw(st.sampled_from(["blind", "shared", "fresh", "masked"]))
+    kind = data.draw(st.sampled_from(["blind", "shared", "masked"]))
     left = data.draw(st.integers(1, len(played(kind).talk["p1"])))
 
     def damage(reply):

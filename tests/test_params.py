@@ -31,13 +31,13 @@ def test_default_is_another_name_of_similar(params):
 
 def test_joint_has_values_of_its_own():
     stage1, stage2 = prepare_params(recipe="joint"), train_params(recipe="joint")
-    assert (stage1.n_neighbors, stage2.min_group, stage2.cuts, stage2.leaf_values) == (0, 30, "shared", "global")
+    assert (stage1.n_neighbors, stage2.min_group, stage2.leaf_values) == (0, 30, "global")
     assert stage2.count_epsilon == 0.1
 
 
 @pytest.mark.parametrize(
     "given",
-    [{"n_hashes": 5}, {"matching": "shared"}, {"n_neighbors": 2}, {"ids": "fresh"}, {"scale": "none"}],
+    [{"n_hashes": 5}, {"matching": "shared"}, {"n_neighbors": 2}, {"scale": "none"}],
 )
 def test_joint_refuses_what_belongs_to_a_search(given):
     with pytest.raises(ParameterError, match="not available with recipe='joint': no similar rows"):
@@ -50,7 +50,6 @@ def test_joint_refuses_what_belongs_to_a_search(given):
         {"turns": "all"},
         {"rematch": 10},
         {"leaf_values": "builder"},
-        {"cuts": "own"},
     ],
 )
 def test_joint_refuses_what_belongs_to_a_builder(given):
@@ -234,7 +233,6 @@ def test_every_door_documents_its_parameters():
         (10, 50_000, {}, 128),
         (2, 50_001, {}, 64),
         (10, 1_000, {"recipe": "paper"}, 256),
-        (10, 1_000, {"cuts": "shared"}, 256),  # a common grid: nobody else has finer points
     ],
 )
 def test_builders_bins_follow_from_parties_and_rows(n_parties, rows_each, given, bins):

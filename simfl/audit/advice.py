@@ -34,7 +34,7 @@ def _measures(scenario: Scenario, setting: Setting) -> dict[str, Measure]:
     if setting.matching == "blind":
         return {
             "rows_from_tokens": partial(trials.map_tokens, scenario, rows=rows, prior=scenario.prior),
-            "rows_from_pointers": partial(trials.follow_pointers, scenario, ids=setting.ids),
+            "rows_from_pointers": partial(trials.follow_pointers, scenario),
         }
     found: dict[str, Measure] = {
         "rows_from_codes": partial(trials.invert, scenario, rows=rows, n_rehearsed=ROWS),

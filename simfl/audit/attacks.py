@@ -7,7 +7,6 @@ it guesses; only the trials (`trials.py`) compare the two.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import linalg, sparse, special
@@ -261,37 +260,11 @@ class PointedAt:
 
 
 def centres(view: PointersView, own: Doubles) -> PointedAt:
-    """The mean of the own rows that point at each foreign row of the first tree; the overall mean if none does."""
-    return _weighted_centres(_incidence(view, 0), own)
-
-
-def relinked_centres(view: PointersView, own: Doubles) -> PointedAt:
-    """Fresh ids, linked again: own rows that often share an id point at the same foreign row.
-
-    The group around an id of the first tree is widened by the rows that its members share an id with in all others.
-    """
-    together = sparse.csr_matrix((view.ids.shape[1], view.ids.shape[1]))
-    for tree in range(len(view.ids)):
-        incidence = _incidence(view, tree)
-        together = together + incidence.T @ incidence
-    together = together.tolil()
-    together.setdiag(0)
-    return _weighted_centres((_incidence(view, 0) @ together.tocsr()).tocsr(), own)
-
-
-def _incidence(view: PointersView, tree: int) -> Any:
-    """Foreign rows by own rows: 1 where the own row points at the foreign one."""
-    ids = view.ids[tree]
-    own = np.repeat(np.arange(len(ids)), ids.shape[1])
-    return sparse.csr_matrix((np.ones(ids.size), (ids.ravel(), own)), shape=(view.n_rows, len(ids)))
-
-
-def _weighted_centres(weights: Any, own: Doubles) -> PointedAt:
-    total = np.asarray(weights.sum(axis=1)).ravel()
-    means = (weights @ own) / np.maximum(total, 1e-12)[:, None]
-    squares = np.asarray(weights.multiply(weights).sum(axis=1)).ravel()
-    counts = np.where(squares > 0, total**2 / np.maximum(squares, 1e-12), 0.0)  # rows of equal weight
-    return PointedAt(np.asarray(means), counts)
+    """The mean of the own rows that point at each foreign row; the overall mean if none does."""
+    n, k = view.ids.shape
+    pointing = sparse.csr_matrix((np.ones(n * k), (view.ids.ravel(), np.repeat(np.arange(n), k))), (view.n_rows, n))
+    counts = np.asarray(pointing.sum(axis=1)).ravel()
+    return PointedAt(np.asarray((pointing @ own) / np.maximum(counts, 1.0)[:, None]), counts)
 
 
 def shrunk(found: PointedAt, doubt: float) -> Doubles:

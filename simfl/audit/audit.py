@@ -25,7 +25,7 @@ from simfl.audit.together import Together
 from simfl.audit.trials import Trial, trials_of
 from simfl.data.schema import Schema
 from simfl.errors import ParameterError
-from simfl.params import Ids, Matching
+from simfl.params import Matching
 from simfl.party import Party
 
 
@@ -35,7 +35,6 @@ class Options:
 
     name: str = "table"
     matching: Matching | None = None  # None: the recipe's
-    ids: Ids = "linked"
     masked: bool = False  # the hub sees no sums
     min_group: int | None = None  # None: the recipe's
     parties: int = 2  # that share the rows
@@ -123,8 +122,8 @@ def _opened(party: Party, options: Options) -> tuple[Scenario, Setting]:
     params, y, (X, schema) = dict(options.params), party.rows.y, laid_out(party)
     known: dict[str, Any] = {"weight": party.rows.weight, "schema": schema}
     if params.get("recipe") == "joint":
-        if options.matching or options.ids != "linked":
-            raise ParameterError("matching and ids are not available with recipe='joint': nothing is matched.")
+        if options.matching:
+            raise ParameterError("matching is not available with recipe='joint': nothing is matched.")
         private = params.get("epsilon") is not None
         params["min_group"] = None if private else options.min_group  # noise stands in for groups
         known["by_column"] = options.by_column
@@ -190,7 +189,6 @@ def _check_names(attacks: Iterable[str]) -> None:
 def _matching(options: Options) -> Matching:
     """The given one or the recipe's. Refuses values that SimFL refuses."""
     recipe = {name: value for name, value in options.params.items() if name == "recipe"}
-    parameters.prepare_params(matching="blind", ids=options.ids)
     parameters.train_params(min_group=options.min_group)
     return parameters.prepare_params(matching=options.matching, **recipe).matching or "shared"
 
@@ -200,7 +198,6 @@ def _setting(scenario: Scenario, options: Options, matching: Matching) -> Settin
     stage_1 = scenario.stage_1
     return Setting(
         matching=matching,
-        ids=options.ids,
         masked=options.masked,
         min_group=options.min_group or 1,
         parties=options.parties,
@@ -220,7 +217,6 @@ def _joint_setting(scenario: Together, options: Options) -> Setting:
     params = scenario.stage_2
     return Setting(
         matching=None,
-        ids="linked",
         masked=True,
         min_group=params.min_group or 1,
         parties=options.parties,

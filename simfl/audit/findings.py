@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from simfl.arrays import Doubles
 from simfl.audit.pages import points, template
 from simfl.errors import DataError, FileError
-from simfl.params import Ids, Matching
+from simfl.params import Matching
 from simfl.report.bootstrap import interval
 from simfl.report.record import AuditResult
 
@@ -103,7 +103,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What was attacked: the parameters as they were really used."""
 
     matching: Matching | None  # None: no similar rows are looked for
-    ids: Ids
     masked: bool
     min_group: int
     parties: int
@@ -122,8 +121,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         """What was sent, in short."""
         if self.matching is None:
             return f"trees grown together, sums over {self.min_group} rows at least, read by one party in turn"
-        ids = f", {self.ids} ids" if self.matching == "blind" else ""
-        return f"{self.matching} matching{ids}, {self.n_hashes} hashes, buckets of {self.bucket_width:.3g}"
+        return f"{self.matching} matching, {self.n_hashes} hashes, buckets of {self.bucket_width:.3g}"
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):

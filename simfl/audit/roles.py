@@ -25,12 +25,11 @@ def _shared(setting: Setting) -> dict[Role, str]:
 
 
 def _blind(setting: Setting) -> dict[Role, str]:
-    ids = "that last" if setting.ids == "linked" else "that change with every tree"
     sums = "totals over all parties" if setting.masked else "each party's sums"
     return {
         "hub": f"form of every table; which hash values are equal, by names that mean nothing to it; {sums}; {TREES}",
-        "builder": f"ids ({ids}) of similar foreign rows; the others' gradients, summed onto each of its rows; {TREES}",
-        "other party": f"ids ({ids}) of the foreign rows that its own resemble; {TREES}",
+        "builder": f"ids of similar foreign rows; the others' gradients, summed onto each of its rows; {TREES}",
+        "other party": f"ids of the foreign rows that its own resemble; {TREES}",
     }
 
 

@@ -15,7 +15,6 @@ from simfl.audit.attributes import Attribute, decide_categories, explained, shar
 from simfl.audit.findings import Counted, Finding, Role, Setting, finding
 from simfl.audit.scenario import VICTIM, HashedRows, Scenario
 from simfl.audit.views import CodesView, PointersView, Prior, TokensView
-from simfl.params import Ids
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import Tree
 
@@ -23,7 +22,6 @@ MOST_MAPPED = 600  # rows whose tokens the hub compares pair by pair
 REHEARSED = 300  # rows of the attacker on which an attack is rehearsed
 MOST_ASKED = 500  # rows of which each attribute in turn is the unknown one
 MOST_COLUMNS = 1500  # beyond, nothing is searched attribute by attribute: it would take hours
-FRESH_TREES = 50  # over which fresh ids may be linked again
 ATTRIBUTES = "{success} of the attributes of a row right (numbers: within half a standard deviation)"
 LABELS_RIGHT = "labels right"
 HUB_AND_PARTIES: list[Role] = ["hub", "builder", "other party"]
@@ -188,38 +186,29 @@ def map_tokens(scenario: Scenario, hashed: HashedRows, rows: Longs, prior: Prior
 
 def rows_from_pointers(scenario: Scenario, setting: Setting) -> list[Finding]:
     """Average the attacker's rows that point at a foreign row."""
-    counted = follow_pointers(scenario, scenario.hashed, setting.ids)
-    ids = "ids that last" if setting.ids == "linked" else "ids that change with every tree"
+    counted = follow_pointers(scenario, scenario.hashed)
     sentence = (
-        f"From {ids}, by averaging its own rows that point at a foreign row, a party gets {ATTRIBUTES}; guessing, "
+        f"From ids, by averaging its own rows that point at a foreign row, a party gets {ATTRIBUTES}; guessing, "
         "{guess}."
     )
     return [finding("rows_from_pointers", ["other party"], counted, sentence)]
 
 
-def follow_pointers(scenario: Scenario, hashed: HashedRows, ids: Ids) -> Counted:
-    """The averages that do best in a rehearsal between two halves of the attacker's rows."""
+def follow_pointers(scenario: Scenario, hashed: HashedRows) -> Counted:
+    """The averages, trusted as far as they prove right between two halves of the attacker's rows."""
     half = np.random.default_rng([scenario.seed, 26]).permutation(len(hashed.attacker))
     first, second = half[: len(half) // 2], half[len(half) // 2 :]
-    rehearsal, places = _pointers(scenario, hashed.attacker[first], hashed.attacker[second], ids)
-    known = scenario.prior.rows[second][places[0]]
-    tried = []
-    for locate in [attacks.centres, attacks.relinked_centres] if ids == "fresh" else [attacks.centres]:
-        found = locate(rehearsal, scenario.prior.rows[first])
-        doubt = attacks.rehearsed_doubt(found, known)
-        tried.append((explained(attacks.shrunk(found, doubt), known, scenario.prior.varies), locate, doubt))
-    _, locate, doubt = max(tried, key=lambda attempt: attempt[0])
-    view, places = _pointers(scenario, hashed.attacker, hashed.victim, ids)
-    found = locate(view, scenario.prior.rows)
-    counted = _counted(scenario, attacks.shrunk(found, doubt), places[0])
-    more = {"pointed_at": float((found.counts > 0).mean()), "linked_again": float(locate is attacks.relinked_centres)}
-    return counted._replace(details=counted.details | more)
+    rehearsal = _pointed_at(scenario, hashed.attacker[first], hashed.attacker[second], scenario.prior.rows[first])
+    doubt = attacks.rehearsed_doubt(rehearsal, scenario.prior.rows[second])
+    found = _pointed_at(scenario, hashed.attacker, hashed.victim, scenario.prior.rows)
+    counted = _counted(scenario, attacks.shrunk(found, doubt), np.arange(len(hashed.victim)))
+    return counted._replace(details=counted.details | {"pointed_at": float((found.counts > 0).mean())})
 
 
-def _pointers(scenario: Scenario, own: Ints, foreign: Ints, ids: Ids) -> tuple[PointersView, list[Longs]]:
+def _pointed_at(scenario: Scenario, own: Ints, foreign: Ints, rows: Doubles) -> attacks.PointedAt:
     k = min(scenario.stage_1.n_neighbors or 1, len(foreign))
-    fresh_trees = FRESH_TREES if ids == "fresh" else 0
-    return PointersView.of(own, foreign, k, fresh_trees=fresh_trees, seed=scenario.seed, n_jobs=scenario.stage_1.n_jobs)
+    view = PointersView.of(own, foreign, k, seed=scenario.seed, n_jobs=scenario.stage_1.n_jobs)
+    return attacks.centres(view, rows)
 
 
 def labels_from_sums(scenario: Scenario, setting: Setting) -> list[Finding]:

@@ -3,7 +3,7 @@
 Everything here is computed with the functions that parties really use (hashing, search, drawing, fixed-point sums), so
 that an attack gets what would really be sent. Under `matching="shared"` all parties and the hub see codes; under
 `"blind"` the hub sees tokens (which are equal, in a private order) and a party sees only which foreign rows its own
-rows point at, under ids that last (`ids="linked"`) or that change with every tree (`ids="fresh"`).
+rows point at.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simfl.preprocessing.scaling import Scale
 from simfl.preprocessing.similarity import most_similar
 from simfl.privacy.exact import from_ints, resolution
 from simfl.privacy.words import FORMS, split, to_words
-from simfl.training.gradients import draw_similar, most_uses, sum_onto_similar
+from simfl.training.gradients import most_uses, sum_onto_similar
 from simfl.training.losses import Loss
 
 TINY = 1e-9
@@ -102,28 +102,15 @@ class TokensView:
 
 @dataclass(frozen=True)
 class PointersView:
-    """At a party: the foreign rows that its own rows point at.
+    """At a party: the foreign rows that its own rows point at."""
 
-    `ids` has the shape (trees, own rows, k). Ids that last: one "tree" with all k similar rows of every own row. Fresh
-    ids: for every tree one drawn id per own row, and no link between the ids of different trees.
-    """
-
-    ids: Ints
+    ids: Ints  # (own rows, k)
     n_rows: int  # of the party that is pointed at
 
     @classmethod
-    def of(
-        cls, own: Ints, foreign: Ints, k: int, *, fresh_trees: int, seed: int, n_jobs: int | None
-    ) -> tuple[PointersView, list[Longs]]:
-        """What a party with these codes learns of another's rows; per tree, the foreign row behind every id."""
-        similar, _ = most_similar(own, foreign, k=k, seed=seed, n_jobs=n_jobs)
-        if not fresh_trees:  # ids that last
-            return cls(similar[None], len(foreign)), [np.arange(len(foreign))]
-        rng = np.random.default_rng([seed, 7])
-        orders = [rng.permutation(len(foreign)) for _ in range(fresh_trees)]
-        drawn = [np.argsort(order)[draw_similar(similar, seed_of(seed, 5, tree))] for tree, order in enumerate(orders)]
-        ids = np.array(drawn, dtype=np.int32).reshape(fresh_trees, len(own), 1)
-        return cls(ids, len(foreign)), orders
+    def of(cls, own: Ints, foreign: Ints, k: int, *, seed: int, n_jobs: int | None) -> PointersView:
+        """What a party with these codes learns of another's rows."""
+        return cls(most_similar(own, foreign, k=k, seed=seed, n_jobs=n_jobs)[0], len(foreign))
 
 
 @dataclass(frozen=True)

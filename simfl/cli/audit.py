@@ -26,7 +26,7 @@ from simfl.cli.options import (
 )
 from simfl.data.header import Asked, check_columns
 from simfl.errors import ParameterError
-from simfl.params import Ids, Matching
+from simfl.params import Matching
 from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ PartyFile = Annotated[
     Path | None, typer.Option(metavar="PARTY", help="with a study: your party file; default: party.toml beside it")
 ]
 AnyMatching = Annotated[Matching | None, typer.Option(help="tokens seen by the hub, or hash values seen by all")]
-AnyIds = Annotated[Ids | None, typer.Option(help="blind matching: ids that last, or new ones for every tree")]
 Masked = Annotated[bool, typer.Option("--masked", help="the hub sees no sums")]
 MinGroup = Annotated[
     int | None, typer.Option(min=1, help="least number of rows behind a sum; default: the recipe's", show_default=False)
@@ -76,7 +75,6 @@ def audit(
     weight: Weight = None,
     drop: Drop = None,
     matching: AnyMatching = None,
-    ids: AnyIds = None,
     masked: Masked = False,
     min_group: MinGroup = None,
     parties: Parties = 2,
@@ -113,8 +111,7 @@ def audit(
         raise ParameterError("--dpia needs a study: it says what was approved. Run: simfl audit study.toml --dpia PAGE")
     else:
         params = {"recipe": recipe, "n_hashes": hashes, "bucket_width": bucket_width, "n_neighbors": neighbors}
-        options = Options(matching=matching, ids=ids or "linked", masked=masked, min_group=min_group, parties=parties)
-        options = replace(options, params=params)
+        options = Options(matching=matching, masked=masked, min_group=min_group, parties=parties, params=params)
         rows, options = _read_table(file, label, weight, drop or (), options)
     limit = options.max_excess if max_excess is None else max_excess
     options = replace(options, advise=advice, attack_model=attack_model, random_state=seed, max_excess=limit)
@@ -155,12 +152,11 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
     _refuse_beside_study(context)
     study, party, _ = open_party(study_path, party_path)
     first, second = study.params()
-    named = {"matching", "ids", "masked", "min_group", "random_state"}
+    named = {"matching", "masked", "min_group", "random_state"}
     params = {name: value for name, value in study.parameters.items() if name not in named}
     options = Options(
         name=f"{party.name} in {study.name}",
         matching=first.matching,
-        ids=first.ids,
         masked=second.masked is not False,
         min_group=second.min_group,
         parties=max(len(study.parties), 2),

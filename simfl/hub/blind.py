@@ -2,14 +2,11 @@
 
 Every party sends its rows in a private order, each hash value under a name that only shows which values are equal. The
 hub counts equal names, as a party does with the tables of the shared mode, and finds the same similar rows. A party
-learns only which rows of the others resemble its own, under ids that are places in the others' private orders. With
-fresh ids it does not learn even that: for every tree the hub draws one similar row per row and puts the builder's
-rows into a new order, which the builder can undo with a seed that only it gets.
+learns only which rows of the others resemble its own, under ids that are places in the others' private orders.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from simfl import messages as msg
@@ -27,21 +23,13 @@ from simfl.errors import ProtocolError
 from simfl.hub.asking import sent_by
 from simfl.params import cores
 from simfl.preprocessing.similarity import Candidates, HashIndex, Queries
-from simfl.privacy.tokens import Names, draw_key, fresh_order, number_names, query_names
-from simfl.training.gradients import draw_by_name, most_uses
+from simfl.privacy.tokens import Names, draw_key, number_names, query_names
+from simfl.training.gradients import most_uses
 
 if TYPE_CHECKING:
     from simfl.hub.matching import Matching
 
 FEW_ROWS = 200_000
-
-
-class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hub keeps for fresh ids: the similar rows of every party, and the names of its rows, by place."""
-
-    similar: dict[str, dict[str, msg.Array]]  # party -> other party -> (rows, k)
-    names: dict[str, msg.Array]
-    n_rows: dict[str, int]
 
 
 @dataclass
@@ -176,17 +164,3 @@ def _read(reply: msg.HiddenRows, n_rows: int) -> tuple[Names, tuple[list[Names],
     if (codes >= np.array([len(own) for own in names])).any():
         raise ProtocolError("Hidden rows arrived whose codes go beyond their names.")
     return wire.unpack(reply.ties, "u8", (n_rows,)), (names, codes)
-
-
-def draw(found: Neighbours, builder: str, seed: int) -> tuple[dict[str, msg.Array], bytes]:
-    """For one tree: the builder's row that each row of the others goes to, in a new order, and the seed of that."""
-    order_seed = secrets.token_bytes(32)
-    n = found.n_rows[builder]
-    new_place = np.argsort(fresh_order(order_seed, n)).astype(smallest_type(n))
-    drawn = {}
-    for party, similar in found.similar.items():
-        if builder in similar:
-            rows: Ints = wire.unpack(similar[builder], similar[builder].dtype, (found.n_rows[party], None))
-            names = wire.unpack(found.names[party], "u8", (found.n_rows[party],))
-            drawn[party] = wire.pack(new_place[draw_by_name(rows, names, seed)])
-    return drawn, order_seed

@@ -26,8 +26,6 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seed: int
     classes: list[ClassLabel] | None
     base_score: list[float]
-    mean: list[float] | None = None  # of every feature, with shared cut points: the centre of its grid
-    deviation: list[float] | None = None  # and its unit
     protocol: int  # whose trees they are
 
 

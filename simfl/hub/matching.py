@@ -20,11 +20,10 @@ from simfl.transport.base import Transport
 
 @dataclass
 class SearchResult:
-    """What a search found: how similar the rows are, and for fresh ids the similar rows themselves."""
+    """How similar the rows are that a search found."""
 
     equal_hashes: dict[str, dict[str, float]] = field(default_factory=dict)
     most_uses: dict[str, int] = field(default_factory=dict)
-    neighbours: blind.Neighbours | None = None
 
 
 @dataclass(frozen=True)
@@ -90,25 +89,14 @@ class Matching:
         }
 
     def _blind(self, hidden: dict[str, msg.HiddenRows], number: int) -> SearchResult:
-        """The hub finds the similar rows; it keeps them only where the parties are not to know them."""
-        fresh, parties = self.params.ids == "fresh", list(hidden)
-        names = {party: reply.ties for party, reply in hidden.items()}
-        match, kept = SearchResult(), {}
+        """The hub finds the similar rows, and hands them out without keeping them."""
+        match, parties = SearchResult(), list(hidden)
         for found in blind.find(hidden, self, number):
             match.equal_hashes[found.party], match.most_uses[found.party] = found.equal_hashes, found.most_uses
-            if fresh:
-                kept[found.party] = found.similar
-            self._hand_out(found.party, {} if fresh else found.similar, parties, number)
-        if fresh:
-            n_rows = {party: self.n_rows[party] for party in parties}
-            match.neighbours = blind.Neighbours(similar=kept, names=names, n_rows=n_rows)
+            n_rows = {other: self.n_rows[other] for other in parties if other != found.party}
+            question = msg.TakeSimilar(round=number, parties=parties, n_rows=n_rows, similar=found.similar)
+            ask_each(self.transport, {found.party: question}, msg.Done)
         return match
-
-    def _hand_out(self, party: str, similar: dict[str, msg.Array], parties: list[str], number: int) -> None:
-        """Give a party the rows that its own resemble; with fresh ids none, only the news that they were found."""
-        n_rows = {other: self.n_rows[other] for other in parties if other != party}
-        question = msg.TakeSimilar(round=number, parties=parties, n_rows=n_rows, similar=similar)
-        ask_each(self.transport, {party: question}, msg.Done)
 
 
 def _check(

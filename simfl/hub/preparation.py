@@ -10,7 +10,6 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.callbacks import logger
 from simfl.data.schema import Schema
-from simfl.hub import blind
 from simfl.hub.asking import ask_all, small_total
 from simfl.hub.handshake import MaskSteps, agree_on_masks, describe, exchange_keys, fresh_seed, have_a_secret
 from simfl.hub.matching import Matching
@@ -23,7 +22,7 @@ from simfl.transport.base import Transport
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hub knows after stage 1. The similar rows stay at the parties, unless ids are fresh for every tree."""
+    """What the hub knows after stage 1. The similar rows stay at the parties."""
 
     parties: list[str]
     n_rows: list[int]
@@ -38,7 +37,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     equal_hashes: dict[str, dict[str, float]] = {}  # party -> other party -> mean count of equal hash values
     most_uses: dict[str, int] = {}  # party -> the largest number of its rows that resemble the same row
     seconds: float = 0.0
-    neighbours: blind.Neighbours | None = None
     agreed: list[msg.Result] = []  # on cut points, as the parties sealed it: trees grown together
 
     @property
@@ -110,7 +108,6 @@ def _find_similar_rows(
         bucket_width=question.bucket_width,
         equal_hashes=found.equal_hashes,
         most_uses=found.most_uses,
-        neighbours=found.neighbours,
     )
 
 
@@ -119,13 +116,13 @@ def _scale(transport: Transport, prepared: Prepared, masks: MaskSteps) -> Scale:
     d = expansion.width
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)
-    found = total_moments(transport, d, masks)
+    found = _total_moments(transport, d, masks)
     if params.scale == "standard":
         return common_scale(found, n_rows, expansion.groups)
     return Scale(np.zeros(d), np.ones(d), math.sqrt(float(found.squares.sum()) / n_rows))
 
 
-def total_moments(transport: Transport, d: int, masks: MaskSteps) -> Moments:
+def _total_moments(transport: Transport, d: int, masks: MaskSteps) -> Moments:
     """The moments of d features over all parties."""
     replies = ask_all(transport, msg.SumFeatures(mask=masks.next()), msg.FeatureSums)
     sums = {party: reply.sums for party, reply in replies.items()}

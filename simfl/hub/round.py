@@ -19,7 +19,6 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.arrays import AnyArray, Doubles
 from simfl.errors import ProtocolError
-from simfl.hub import blind
 from simfl.hub.asking import ask_all, ask_each, check_round, refuse_unless, sent_by, small_total
 from simfl.hub.handshake import MaskSteps, agree_on_masks
 from simfl.hub.journal import Entry, Grew, Rematched
@@ -29,7 +28,6 @@ from simfl.hub.precision import Precision, check_bounds, neighbors_of, ordinary
 from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
-from simfl.preprocessing.scaling import Scale
 from simfl.privacy.exact import from_ints
 from simfl.privacy.noise import plan_noise
 from simfl.privacy.words import FORMS, add_bytes, can_be, most_steps
@@ -51,7 +49,6 @@ class Plan:
     params: TrainParams
     seed: int
     labels: Labels
-    scale: Scale | None = None  # with shared cut points: where their grid lies
     warm_start: Sequence[msg.AdoptedTree] = ()
 
     @property
@@ -67,20 +64,12 @@ class Turn(NamedTuple):
     builders: list[str]
 
 
-class RowTotals(NamedTuple):
-    """The sums of all other parties onto the rows of one builder; None where nothing is shared."""
-
-    sums: msg.Array | None
-    order: bytes | None  # with fresh ids: the seed of the order in which the rows stand
-
-
 class Rounds:
     """The rounds among the parties that are present."""
 
     def __init__(self, transport: Transport, plan: Plan, events: Events) -> None:
         self.transport, self.plan, self.events = transport, plan, events
         self.masks = MaskSteps()
-        self.neighbours = plan.prepared.neighbours  # with fresh ids: the similar rows, as the hub knows them
         self.previous: list[msg.AdoptedTree] = []  # finished trees that the parties have not got yet
 
     @property
@@ -104,7 +93,7 @@ class Rounds:
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 
     def _start_request(self) -> msg.Start:
-        prepared, params, labels, scale = self.plan.prepared, self.plan.params, self.plan.labels, self.plan.scale
+        prepared, params, labels = self.plan.prepared, self.plan.params, self.plan.labels
         return msg.Start(
             params=params,
             seed=self.plan.seed,
@@ -114,8 +103,6 @@ class Rounds:
             n_parties=len(self.transport.parties),
             n_rounds=self.plan.n_rounds,
             shares_rows=prepared.has_similar_rows,
-            mean=wire.pack(scale.mean) if scale else None,
-            deviation=wire.pack(scale.deviation) if scale else None,
             warm_start=list(self.plan.warm_start),
         )
 
@@ -132,8 +119,8 @@ class Rounds:
         if not self.state.stopped:
             self._value_leaves(turn, grown)
 
-    def _collect_row_sums(self, turn: Turn) -> tuple[dict[str, RowTotals], dict[str, msg.SmallSums | None]]:
-        """Step 1: all but a sole builder sum their gradients onto the builders' rows."""
+    def _collect_row_sums(self, turn: Turn) -> tuple[dict[str, msg.Array | None], dict[str, msg.SmallSums | None]]:
+        """Step 1: all but a sole builder sum their gradients onto the builders' rows. None: nothing is shared."""
         question = msg.SumOntoRows(
             round=turn.round,
             builders=turn.builders,
@@ -143,9 +130,6 @@ class Rounds:
             mask=self.masks.next(),
         )
         questions = dict.fromkeys((p for p in self.transport.parties if turn.builders != [p]), question)
-        drawn, orders = self._draw_fresh_ids(turn)
-        for party in drawn.keys() & questions:
-            questions[party] = msgspec.structs.replace(question, similar=drawn[party])
         replies = ask_each(self.transport, questions, msg.RowSums)
         for party, reply in replies.items():
             with sent_by(party):
@@ -153,19 +137,8 @@ class Rounds:
                 self._check_builders(reply, party, turn.builders)
         for builder in turn.builders if self.masks.on else []:
             self._check_masks_cancel(builder, {p: reply for p, reply in replies.items() if p != builder})
-        totals = {builder: self._totals(builder, replies, orders.get(builder)) for builder in turn.builders}
+        totals = {builder: self._total(builder, replies) for builder in turn.builders}
         return totals, {party: reply.scores for party, reply in replies.items()}
-
-    def _draw_fresh_ids(self, turn: Turn) -> tuple[dict[str, dict[str, msg.Array]], dict[str, bytes]]:
-        """With fresh ids: per party and builder the rows that its own go to; per builder how to undo their order."""
-        drawn: dict[str, dict[str, msg.Array]] = {}
-        orders: dict[str, bytes] = {}
-        if self.neighbours is not None:
-            for builder in turn.builders:
-                rows, orders[builder] = blind.draw(self.neighbours, builder, self.plan.seed + turn.round)
-                for party, own in rows.items():
-                    drawn.setdefault(party, {})[builder] = own
-        return drawn, orders
 
     def _check_builders(self, reply: msg.RowSums, party: str, builders: Sequence[str]) -> None:
         """Refuse sums that are missing, or that nobody asked for.
@@ -189,10 +162,10 @@ class Rounds:
             with sent_by(missing[0]):
                 refuse_unless(False, f"no sums onto the rows of {builder!r}, and those of the others are masked")
 
-    def _totals(self, builder: str, replies: Mapping[str, msg.RowSums], order: bytes | None) -> RowTotals:
+    def _total(self, builder: str, replies: Mapping[str, msg.RowSums]) -> msg.Array | None:
         sent = {party: reply.sums[builder] for party, reply in replies.items() if builder in reply.sums}
         shape = (self.plan.prepared.rows[builder], len(self.plan.labels.base_score))
-        return RowTotals(self._add(sent, shape) if sent else None, order)
+        return self._add(sent, shape) if sent else None
 
     def _add(self, words: Mapping[str, msg.Array], shape: tuple[int, int]) -> msg.Array:
         """The sum of the parties' words. Integers: the order of the parties does not matter.
@@ -210,17 +183,16 @@ class Rounds:
                 refuse_unless(sound, "sums onto rows beyond the bounds that were announced")
         return wire.pack_words(total, form.n_bytes, shape)
 
-    def _grow_trees(self, turn: Turn, sums: Mapping[str, RowTotals]) -> dict[str, msg.Grown]:
+    def _grow_trees(self, turn: Turn, sums: Mapping[str, msg.Array | None]) -> dict[str, msg.Grown]:
         """Step 2: each builder grows trees from its own gradients and the sums of the others."""
         alone = len(turn.builders) == 1  # several builders adopted the previous trees with their own row sums
         questions = {
             builder: msg.Grow(
                 round=turn.round,
                 previous=self.previous if alone else [],
-                sums=total.sums,
+                sums=total,
                 exponents=self.row_precision.exponents,
                 word_bytes=self.row_precision.word_bytes,
-                order=total.order,
                 mask=self.masks.now(),
                 with_scores=alone,
             )
@@ -383,7 +355,6 @@ class Rounds:
         )
         found = matching.find(question, parties)
         self.previous = []  # adopted on the way
-        self.neighbours = found.neighbours
         return found.most_uses
 
     # --- to where the journal ends -----------------------------------------------------------------------------------
@@ -407,10 +378,7 @@ class Rounds:
     def _match_again(self, then: Rematched) -> None:
         """Bring back the similar rows of a rematch: from what the parties kept, or by searching once more."""
         there = [party for party in then.parties if party in self.transport.parties]
-        if self.plan.prepared.params.ids == "fresh":  # only the hub knew them
-            if len(there) > 1:
-                self._rematch(then.round, there)
-        elif not recall(self.transport, there, then.round) and there == then.parties:
+        if not recall(self.transport, there, then.round) and there == then.parties:
             self._rematch(then.round, there)  # where somebody is missing a new rematch follows
         self.row_precision = self.precision.onto_rows(then.most_uses)
 

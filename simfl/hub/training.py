@@ -17,17 +17,16 @@ import numpy as np
 from simfl import wire
 from simfl.callbacks import Callback, TreeRecord, logger
 from simfl.errors import DataError, ParameterError, PartyLost, PrivacyWarning
-from simfl.hub.handshake import MaskSteps, agree_on_masks
+from simfl.hub.handshake import agree_on_masks
 from simfl.hub.journal import Began, Entry, Passed, open_journal
 from simfl.hub.labels import Labels, agree_on_labels
-from simfl.hub.preparation import Prepared, total_moments
+from simfl.hub.preparation import Prepared
 from simfl.hub.presence import Recovery, welcome_back
 from simfl.hub.round import Plan, Rounds, Turn
 from simfl.hub.state import Events, State
 from simfl.messages import VERSION
 from simfl.model.xgboost_document import WarmStart
 from simfl.params import SIMILAR, TrainParams, builder_bins, with_numbers
-from simfl.preprocessing.scaling import Scale, common_scale
 from simfl.privacy.guard import about_two_parties
 from simfl.training.losses import settings_of
 from simfl.training.schedule import TURNS
@@ -104,7 +103,6 @@ class _Trainer:
         if began is None or set(self.transport.parties) == set(self.prepared.parties):
             masks = agree_on_masks(self.transport, self.params)
             labels = agree_on_labels(self.transport, self.params, masks, self.prepared.rows)
-            scale = self._cut_scale(masks)
             if self.warm_start is not None:
                 check_warm_start(self.warm_start, self.prepared, self.params, labels.classes)
                 labels = Labels(self.warm_start.classes, self.warm_start.base_score, labels.spread)
@@ -114,8 +112,6 @@ class _Trainer:
                 seed=self.seed,
                 classes=labels.classes,
                 base_score=labels.base_score.tolist(),
-                mean=None if scale is None else scale.mean.tolist(),
-                deviation=None if scale is None else scale.deviation.tolist(),
                 protocol=VERSION,
             )
             if began is None:
@@ -123,7 +119,6 @@ class _Trainer:
         else:  # labels are compared when all are back
             labels = Labels(began.classes, np.array(began.base_score))
             self.params = msgspec.structs.replace(self.params, label_spread=began.params.label_spread)
-            scale = None if began.mean is None else Scale(np.array(began.mean), np.array(began.deviation), np.nan)
             now = msgspec.structs.replace(began, params=self.params, seed=self.seed)
         if began is not None and began != now:
             raise DataError(
@@ -131,14 +126,7 @@ class _Trainer:
                 "Start a new training, without --resume."
             )
         trees = [wire.adopted(tree) for trees in (self.warm_start.rounds if self.warm_start else []) for tree in trees]
-        return Plan(self.prepared, self.params, self.seed, labels, scale, trees)
-
-    def _cut_scale(self, masks: MaskSteps) -> Scale | None:
-        """Where the grid of shared cut points lies. Asked for once: sums over fewer parties would differ by a part."""
-        if self.params.cuts != "shared":
-            return None
-        moments = total_moments(self.transport, self.prepared.expansion.width, masks)
-        return common_scale(moments, sum(self.prepared.n_rows))
+        return Plan(self.prepared, self.params, self.seed, labels, trees)
 
     def _grow_with_those_present(self, plan: Plan, events: Events) -> bool:
         """Grow until the end, or until a party is lost or comes back. True: it is finished."""

@@ -23,8 +23,9 @@ from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask, Table
 from simfl.joint.level import MISSING
 from simfl.joint.rows import BinnedRows, SparseRows
 from simfl.params import MOST_CUTS
-from simfl.training.cuts import FINE, REACH
 
+REACH = 1e4  # the outermost points of the first grid, in deviations
+FINE = 0.5  # deviations from the mean within which they are evenly spaced
 FIRST = 256  # cells of one column's first grid
 FINEST = 512  # and of the grid that is chosen from
 ROWS_PER_CELL = 8  # of the finer grid, on average: counts have noise

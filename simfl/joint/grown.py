@@ -11,8 +11,9 @@ from simfl.joint import decisions
 from simfl.joint.candidates import Nodes
 from simfl.joint.cuts import Cuts
 from simfl.joint.level import Followed
-from simfl.training.cuts import BEYOND
 from simfl.training.trees import LEAF, Tree, children
+
+BEYOND = np.float32(3e38)  # a threshold that all values are below
 
 
 def _thresholds(cuts: Cuts, feature: Ints, cut: Ints) -> Floats:

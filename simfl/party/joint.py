@@ -65,7 +65,7 @@ class GrowingTogether:
         self.parties, self.masked = start.parties, start.masked
         key_of = partial(member.key, "decision") if start.masked else None
         self.announcing = Announcing(member.name, member.run, member.identity, key_of)
-        facts = ["trees", "shared cut points", "grown together"]
+        facts = ["trees", "grown together"]
         facts += ["drawn trees"] if is_private(start.params) else [f"min_group {start.params.min_group or 1}"]
         sealing.shown.update(facts)
         self.now: Step | None = None

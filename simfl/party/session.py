@@ -14,7 +14,6 @@ import numpy as np
 from scipy import sparse
 
 from simfl import messages as msg
-from simfl.arrays import AnyArray
 from simfl.data.schema import Schema
 from simfl.data.table import as_targets, plain_classes, refuse_bounds
 from simfl.errors import DataError, PrivacyError, ProtocolError, SimFLError
@@ -35,7 +34,7 @@ from simfl.party.signing import Signing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
 from simfl.party.terms import Rules, Terms
 from simfl.party.training import Kept, PartyTraining
-from simfl.preprocessing.scaling import Moments, Scale, common_scale, moments
+from simfl.preprocessing.scaling import Moments, common_scale, moments
 from simfl.preprocessing.tables import HashValues
 from simfl.privacy.additive import Covers, digest_of_keys
 from simfl.privacy.keys import Identity, Keys, sign_key, verify_key
@@ -187,9 +186,6 @@ class Session:
     def _moments(self) -> Moments:
         return moments(self.split.expansion.expand(self.split.training.X))
 
-    def _own_scale(self, groups: AnyArray | None = None) -> Scale:
-        return common_scale(self._moments(), len(self.split.training.y), groups)
-
     def _sum_features(self, message: msg.SumFeatures) -> msg.FeatureSums:
         found = self._moments()
         several = found.counts > 1  # the sum of one value would be that value: the others' scale will do
@@ -200,7 +196,8 @@ class Session:
     def _hash(self, message: msg.Hash) -> msg.Hashes | msg.HiddenRows:
         if self.rules:
             groups = self.split.expansion.groups
-            self.rules.check_scale(message, self._own_scale(groups), groups)
+            own = common_scale(self._moments(), len(self.split.training.y), groups)
+            self.rules.check_scale(message, own, groups)
         values = similar.hash_values(self.split, message, self.secret)
         if message.seed is None:
             return self._hide(values, 0)
@@ -243,8 +240,8 @@ class Session:
             similar.keep(path, found, self.split, self.secret)
 
     def _use(self, found: SimilarRows) -> None:
-        if found.places is not None and found.rows:
-            self.shown["lasting ids"] += 1
+        if found.rows:
+            self.shown["ids of rows"] += 1
         if self._training is not None:
             self._training.similar = found
         else:
@@ -312,8 +309,6 @@ class Session:
     # --- stage 2 -----------------------------------------------------------------------------------------------------
 
     def _start(self, message: msg.Start) -> msg.Started:
-        if self.rules and message.mean is not None and message.deviation is not None:
-            self.rules.check_grid(message.mean, message.deviation, self._own_scale())
         signing = Signing(self.identity, self.name, self.run) if self.identity else None
         training = PartyTraining(message, self.name, self.split, self.similar, self._of_rows, signing)
         reply = training.begin(message, self.sealing)

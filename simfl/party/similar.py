@@ -35,7 +35,7 @@ class SimilarRows:
 
     parties: list[str] = field(default_factory=list)  # all of them, in the common order
     n_rows: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, Ids] = field(default_factory=dict)  # per other party: (own rows, k); empty with fresh ids
+    rows: dict[str, Ids] = field(default_factory=dict)  # per other party: (own rows, k)
     near: Ints | None = None  # this party's rows in an order in which similar rows are adjacent
     places: Ints | None = None  # blind matching: the row at each place of the order that the others know
 

@@ -73,9 +73,8 @@ class Terms:
 
     @property
     def sums_features(self) -> bool:
-        """Whether moments of the features are summed: for a common scale, for the width of buckets, or for cuts."""
-        scaled = self.prepare.scale != "none" or self.prepare.bucket_width is None
-        return self.train.cuts == "shared" or (self.shares_rows and scaled)
+        """Whether moments of the features are summed: for a common scale, or for the width of buckets."""
+        return self.shares_rows and (self.prepare.scale != "none" or self.prepare.bucket_width is None)
 
 
 @dataclass
@@ -232,25 +231,15 @@ class Rules:
         if self.terms.prepare.scale == "none":
             self.refuse_unless(bool((mean == 0).all() and (deviation == 1).all()), "the study has scale = none")
             return
-        varies, spread = own.deviation < WITHOUT_WEIGHT, self._spread(deviation, own)
+        self.refuse_unless(bool((deviation > 0).all()), "a deviation is above zero")
+        varies = own.deviation < WITHOUT_WEIGHT
+        spread = np.where(varies, own.deviation / deviation, 0.0)  # of this party's rows, in the hub's units
+        self.refuse_unless(spread.max() <= FAR, f"its rows spread more than {FAR:g} times as widely as the hub's scale")
         n = guarded_columns(self.terms.prepare, self.n_features)
         left = n - len({*groups[varies]} - {*groups[spread * FAR >= 1]})
         few = question.n_hashes < left
         rule = f"the hub's scale leaves {left} of {n} columns, for {question.n_hashes} hash values (L < d)"
         self.refuse_unless(few, f"{rule}. Outliers of another party can be the cause: ask the others")
-
-    def check_grid(self, mean: msg.Array, deviation: msg.Array, own: Scale) -> None:
-        """Nor is the grid of shared cut points so fine that a threshold is a value of this party. There is one grid."""
-        self.first |= self.new
-        _, unit = (wire.unpack(array, "f8", own.mean.shape) for array in (mean, deviation))
-        self._spread(unit, own)
-
-    def _spread(self, deviation: AnyArray, own: Scale) -> AnyArray:
-        """How widely this party's rows spread in each column, in the hub's units; 0 where they do not vary."""
-        self.refuse_unless(bool((deviation > 0).all()), "a deviation is above zero")
-        spread: AnyArray = np.where(own.deviation < WITHOUT_WEIGHT, own.deviation / deviation, 0.0)
-        self.refuse_unless(spread.max() <= FAR, f"its rows spread more than {FAR:g} times as widely as the hub's scale")
-        return spread
 
     def check_spread(self, spread: float, question: msg.Hash) -> None:
         """Buckets must not be narrow beside the spread of this party's own rows, unless the study says how wide."""
@@ -267,8 +256,7 @@ class Rules:
         shown = question.similar if isinstance(question, msg.TakeSimilar) else question.tables
         sized = sizes_in(question)
         self.refuse_unless(self.name not in shown, "similar rows are those of other parties")
-        fresh = self.terms.prepare.ids == "fresh"
-        self.refuse_unless({*shown} == (set() if fresh else others), "similar rows are those of all that are matched")
+        self.refuse_unless({*shown} == others, "similar rows are those of all that are matched")
         self.refuse_unless({*sized} == others and len(question.parties) == len(others) + 1, "every party is named once")
         self.refuse_unless(bool(others), "similar rows are those of other parties")
         if isinstance(question, msg.Match):
@@ -296,9 +284,6 @@ class Rules:
     def _start(self, question: msg.Start) -> None:
         terms = self.terms
         self._check_params(question.params)
-        grid, cuts = (question.mean, question.deviation), terms.train.cuts
-        fits = all((part is not None) == (cuts == "shared") for part in grid)
-        self.refuse_unless(fits, f"the study's cuts are {cuts}")
         self.check_classes(question.classes)
         several = is_multi(terms.train.objective)
         n_outputs = len(question.classes or ()) if several else 1
@@ -313,8 +298,7 @@ class Rules:
         self.refuse_unless(self.starts < 10 * n, f"a training starts again at most {10 * n} times")
         self._check_sums(self.n_rows, n_outputs)
         self._check_seed(question.seed)
-        alike = (question.classes, question.base_margin, *grid)
-        self._once(msg.Start, alike, "a training starts alike")
+        self._once(msg.Start, (question.classes, question.base_margin), "a training starts alike")
         self.starts, self.n_adopted, self.last_adopted = self.starts + 1, 0, -1
         self.n_outputs, self.begun = n_outputs, False
 
@@ -435,10 +419,6 @@ class Rules:
         if isinstance(question, msg.SumOntoRows):
             sole = builders == [self.name] and turns != "all"
             self.refuse_unless(not sole, "a sole builder is not asked for sums onto its rows")
-            fresh = self.terms.prepare.ids == "fresh"
-            self.refuse_unless(fresh or not question.similar, "the study's ids last for the whole training")
-            fits = {*question.similar} <= {*builders} - {self.name}
-            self.refuse_unless(fits, "similar rows are those of other builders")
             late = question.round == self.round and msg.Grow in self.asked
             self.refuse_unless(not late, "the sums of a round come before its trees")
             self.builders[question.round] = builders

@@ -22,14 +22,13 @@ from simfl.params import BINS
 from simfl.party.party import Rows, Split
 from simfl.party.sealing import Sealing
 from simfl.party.signing import Content, Signing
-from simfl.party.similar import SimilarRows, as_ids
+from simfl.party.similar import SimilarRows
 from simfl.preprocessing.tables import HashValues
 from simfl.privacy.exact import power_above
 from simfl.privacy.masks import told
 from simfl.privacy.noise import plan_noise
-from simfl.privacy.tokens import fresh_order
 from simfl.privacy.words import FORMS
-from simfl.training import cuts, trees
+from simfl.training import trees
 from simfl.training.gradients import Landed, add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
 from simfl.training.groups import join_small_groups
 from simfl.training.histograms import HistogramGrower, Histogrammed, fits, histogrammed
@@ -96,7 +95,6 @@ class PartyTraining:
         watched = aside and Following.of(aside, kept.walker("validation", aside, split.schema), start, who)
         self.validation = watched or None
         self.recent: deque[AnyArray] = deque(maxlen=start.remember)  # the leaves of the last trees
-        self.points = _cut_points(start, split)  # the cut points that all parties share, if they do
         self.shown: Counter[str] = Counter()  # what was done to what was sent: the exit's, once there is one
         self._own_level = _own_level(split, similar)
         self._bins = kept.bins
@@ -213,28 +211,14 @@ class PartyTraining:
         sums: dict[str, msg.Array] = {}
         seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
         for builder in question.builders:
-            similar = self._similar_rows(builder, question, seed)
+            similar = self._similar_rows(builder, seed)
             if similar is not None:
                 landed = self._sum_onto(similar, self.similar.n_rows[builder], seed)
                 sums[builder] = sealing.onto_rows(landed, builder, question, self._said)
         return msg.RowSums(round=question.round, sums=sums, scores=self.scores(question.mask, sealing))
 
-    def _similar_rows(self, builder: str, question: msg.SumOntoRows, seed: int) -> AnyArray | None:
-        """The builder's rows that this party's rows resemble: those kept, or those drawn for this tree alone."""
-        drawn, places = question.similar.get(builder), self.similar.places
-        if drawn is None or places is None:
-            return self._kept_rows(builder, seed)
-        if builder not in self.similar.n_rows:
-            raise ProtocolError(
-                f"{self.split.who} was given rows of {builder!r}, which had no part in the last search."
-            )
-        similar = np.empty((len(places), 1), dtype=np.int32)
-        column = msg.Array(drawn.dtype, (*drawn.shape, 1), drawn.data)
-        similar[places] = as_ids(column, len(similar), self.similar.n_rows[builder], self.name)
-        self.shown["fresh ids"] += 1
-        return similar
-
-    def _kept_rows(self, builder: str, seed: int) -> AnyArray | None:
+    def _similar_rows(self, builder: str, seed: int) -> AnyArray | None:
+        """The builder's rows that this party's rows resemble."""
         ids = self.similar.rows.get(builder)
         if ids is None:
             return None
@@ -274,12 +258,10 @@ class PartyTraining:
         if self._own_level is not None and self.split.schema and self.split.schema.party:
             n_parties = len(self.split.schema.party.levels)
             grown = [apart(tree, self.split.n_features - 1, self._own_level, n_parties) for tree in grown]
-        if self.points is not None:
-            grown = [cuts.on_grid(tree, self.points) for tree in grown]
         values = [wire.pack(t.value[t.leaves]) for t in grown] if self._by_builder else None
         scores = self.scores(question.mask, sealing) if question.with_scores else None
         structures = [wire.tree_to_message(t) for t in grown]
-        self.shown.update(["trees", "own cut points" if self.points is None else "shared cut points"])
+        self.shown.update(["trees", "own cut points"])
         own = [Content(tree, values[n] if values else None) for n, tree in enumerate(structures)]
         signed = self.signing.sign(question.round, own) if self.signing else []
         return msg.Grown(round=question.round, trees=structures, values=values, scores=scores, signed=signed)
@@ -292,11 +274,8 @@ class PartyTraining:
         sums = sealing.opened(question, self.name, g.shape, self._said)
         if sums is None:
             return g, h
-        places = self.similar.places
-        if question.order is not None and places is not None:  # fresh ids: the sums are in an order of this tree's own
-            places = places[fresh_order(question.order, len(places))]
         G, H = sums
-        spare = FORMS[question.word_bytes].spare
+        places, spare = self.similar.places, FORMS[question.word_bytes].spare
         return (
             weighted(g, G, question.exponents[0], places, spare),
             weighted(h, H, question.exponents[1], places, spare),
@@ -328,22 +307,19 @@ class PartyTraining:
         return fits(self.params) and not has_categories and len(self.similar.parties) > 1
 
     def _binned(self, threads: int) -> Binned:
-        """The rows in bins. With shared cut points they are not kept: another training can have another grid."""
+        """The rows in bins."""
         key = self.params.max_bin or BINS, self._by_histograms
-        if self.points is None and key in self._bins:
-            return self._bins[key]
-        X, weight = self._grown_on()
-        types = xgboost_types(self.split.schema)
-        cut = xgb.QuantileDMatrix(X, weight=weight, max_bin=key[0], nthread=threads, **types)
-        binned: Binned = (histogrammed(X, cut) if self._by_histograms else None) or cut
-        if self.points is None:
-            self._bins[key] = binned
-        return binned
+        if key not in self._bins:
+            X, weight = self._grown_on()
+            types = xgboost_types(self.split.schema)
+            cut = xgb.QuantileDMatrix(X, weight=weight, max_bin=key[0], nthread=threads, **types)
+            self._bins[key] = (histogrammed(X, cut) if self._by_histograms else None) or cut
+        return self._bins[key]
 
     def _grown_on(self) -> tuple[Table, Floats | None]:
         """The rows and weights that trees are grown on."""
         rows = self.split.training
-        X, weight = rows.X if self.points is None else cuts.counted(rows.X, self.points), rows.weight
+        X, weight = rows.X, rows.weight
         if self._own_level is not None:
             X = np.concatenate([X, X])
             X[len(rows.y) :, -1] = np.nan  # not this party
@@ -373,18 +349,6 @@ def _own_level(split: Split, similar: SimilarRows) -> int | None:
     if split.schema is None or split.schema.party is None or len(similar.parties) < 2:
         return None
     return int(split.training.X[0, -1])
-
-
-def _cut_points(start: msg.Start, split: Split) -> list[Floats | None] | None:
-    """A grid per column; None for a category, whose levels all parties know."""
-    if start.mean is None or start.deviation is None:
-        return None
-    expansion = split.expansion
-    mean, deviation = (wire.unpack(array, "f8", (expansion.width,)) for array in (start.mean, start.deviation))
-    first = np.flatnonzero(np.diff(expansion.groups, prepend=-1))
-    points = cuts.grid(mean[first], deviation[first], start.params.max_bin or BINS)
-    own = [None if n else own for n, own in zip(expansion.n_levels, points, strict=True)]
-    return [*own, *[None] * (split.n_features - len(own))]  # the column that names the party is a category
 
 
 def _seed(*parts: int) -> int:

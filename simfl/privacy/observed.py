@@ -21,9 +21,9 @@ MEANINGS = (  # of every protection: on, and off
         "Hash values of all rows were sent {sent} times: rows can be estimated from them.",
     ),
     (
-        "Fresh ids",
-        "Which rows resemble the same foreign row is known for one tree at a time only, under new ids.",
-        "Which rows resemble the same foreign row stays the same over all trees: it can be located by them.",
+        "No ids of similar rows",
+        "No row has a neighbour: no ids were sent.",
+        "Which rows resemble the same foreign row is known: it can be located by them.",
     ),
     (
         "Masked sums",
@@ -55,7 +55,6 @@ MEANINGS = (  # of every protection: on, and off
 
 
 TOGETHER = {  # of trees that were grown together: on, and off, where it is something else
-    "Fresh ids": ("No row has a neighbour: no ids were sent.", ""),
     "Masked sums": (
         "All {sums} sets of numbers left under masks: the hub could read neither these nor their totals.",
         "{plain} of {sums} sets of numbers left without masks: the hub could read each party's.",
@@ -109,7 +108,7 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
     meanings |= DRAWN if n["drawn trees"] else {}
     is_on = (
         n["hash values"] == 0,
-        (n["fresh ids"] > 0 or together) and n["lasting ids"] == 0,
+        n["ids of rows"] == 0,
         sums > 0 and n["plain sums"] == 0,
         least > 1,
         n["own cut points"] == 0,
@@ -118,7 +117,7 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
         True,  # a message has no field for them
     )
     nothing = dict.fromkeys(ABOUT_HASHES, NO_HASHES) if not hashes else {}
-    nothing |= {"Shared cut points": NO_TREES} if not n["shared cut points"] else {}
+    nothing |= {} if together else {"Shared cut points": NO_TREES}
     found = []
     for (name, *_), on in zip(MEANINGS, is_on, strict=True):
         yes, no = meanings[name]

@@ -135,8 +135,3 @@ def draw_key(seed: int, search: int, asks: int, found: int) -> int:
 def private_order(n_rows: int) -> Ints:
     """A random order that nobody else can know: the row at each place."""
     return np.random.default_rng(secrets.randbits(256)).permutation(n_rows).astype(np.int32)
-
-
-def fresh_order(seed: bytes, n_rows: int) -> Ints:
-    """The order of the builder's rows for one tree, for hub and builder: the old place at each new place."""
-    return np.random.default_rng(int.from_bytes(seed, "little")).permutation(n_rows).astype(np.int32)

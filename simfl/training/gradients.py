@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, read_only
+from simfl.arrays import Doubles, Floats, Ints, Longs, read_only
 from simfl.preprocessing.splitmix import STEP, RowTokens, below, mix, row_token
 from simfl.training._early import fetch_early
 
@@ -43,14 +43,6 @@ def draw_similar(similar_rows: Ints, seed: int) -> Ints:
     """The similar row that each row's gradient goes to under this seed."""
     drawn = np.empty(len(similar_rows), dtype=np.int32)
     _draw(similar_rows, np.uint64(seed), drawn)
-    return drawn
-
-
-def draw_by_name(similar_rows: AnyArray, names: AnyArray, seed: int) -> AnyArray:
-    """One of the similar rows of each row, by the row's name and the seed, in whatever order the rows are given."""
-    token = mix.py_func((names + np.uint64(seed)) * STEP)  # type: ignore[no-untyped-call]
-    pick = below.py_func(token, similar_rows.shape[1])  # type: ignore[no-untyped-call]
-    drawn: AnyArray = np.take_along_axis(similar_rows, pick.astype(np.intp)[:, None], axis=1)[:, 0]
     return drawn
 
 

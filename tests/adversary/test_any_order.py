@@ -18,7 +18,6 @@ IN_ROUNDS = (msg.SumOntoRows, msg.Grow, msg.SumPerLeaf)
 STUDIES = [
     {},
     {"matching": "shared"},
-    {"ids": "fresh"},
     {"turns": "all"},
     {"epsilon": 50.0},
     {"turns": "proportional", "max_depth": 0},

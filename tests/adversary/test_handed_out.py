@@ -170,4 +170,4 @@ def test_a_report_at_a_party_says_what_it_did_itself(federation, tmp_path):
         record = json.loads((own / "run.json").read_bytes())
         on = {p["name"] for p in record["protections"] if p["on"]}
         assert {"Masked sums", "Blind matching"} <= on
-        assert not {"Noise (differential privacy)", "Small groups", "Fresh ids"} & on
+        assert not {"Noise (differential privacy)", "Small groups", "No ids of similar rows"} & on

@@ -44,13 +44,6 @@ def test_no_column_is_made_to_count_alone(matching, factors, rule):
     refuses(session, question, "rows are hashed in one way")  # another refusal would tell more of this party's rows
 
 
-@pytest.mark.parametrize(("factor", "rule"), [(1e-3, "more than 100 times"), (0.0, "a deviation is above zero")])
-def test_a_grid_of_cut_points_is_not_so_fine_that_thresholds_are_values(factor, rule):
-    session, question = halted(msg.Start, cuts="shared")
-    refuses(session, scaled(question, {0: factor}), rule)
-    refuses(session, question, "a training starts alike")  # another refusal would tell more of this party's rows
-
-
 def test_columns_without_a_scale_stay_as_they_are():
     session, question = halted(msg.Hash, recipe="paper", rematch=0)
     refuses(session, scaled(question, {0: 0.5}), "the study has scale = none")

@@ -22,12 +22,10 @@ def test_an_honest_run_breaks_no_rule():
     for changed in (
         {},
         {"matching": "shared"},
-        {"ids": "fresh"},
         {"turns": "all"},
         {"turns": "proportional"},
         {"recipe": "paper", "rematch": 0},
         {"epsilon": 50.0},
-        {"cuts": "shared"},
         {"n_neighbors": 0, "rematch": 0},
     ):
         assert whole_run(**changed).replies(msg.Finished).keys() == {*NAMES}, changed
@@ -332,22 +330,6 @@ def test_short_words_only_where_sums_onto_rows_find_nothing_but_splits(kind, exa
     session, question = halted(kind, **exact)
     assert question.word_bytes >= 7
     refuses(session, replace(question, word_bytes=3), "at least 7 bytes")
-
-
-def test_groups_chosen_by_the_hub_are_asked_for_once():
-    session, question = halted(msg.SumOntoRows, ids="fresh", min_group=5)
-    session.handle(question)
-    for n in range(60):
-        (builder,) = question.similar
-        drawn = question.similar[builder]
-        chosen = np.frombuffer(drawn.data, dtype=f"<{drawn.dtype}").copy()
-        chosen[:] = 0
-        chosen[n % len(chosen)] = 1
-        other = {builder: msg.Array(drawn.dtype, drawn.shape, chosen.tobytes())}
-        refuses(session, replace(question, similar=other), "is answered once")
-    session, question = halted(msg.SumOntoRows)
-    other = {question.builders[0]: wire.pack(np.zeros(60, dtype=np.uint8))}
-    refuses(session, replace(question, similar=other), "ids last for the whole training")
 
 
 def test_a_second_start_has_the_same_min_group():

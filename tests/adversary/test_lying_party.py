@@ -136,7 +136,7 @@ def without(builder):
     return lie
 
 
-@pytest.mark.parametrize("params", [{}, {"masked": True}, {"masked": True, "turns": "all"}, {"ids": "fresh"}])
+@pytest.mark.parametrize("params", [{}, {"masked": True}, {"masked": True, "turns": "all"}])
 def test_every_party_sums_onto_the_rows_of_every_builder(params):
     with pytest.raises(ProtocolError, match=r"Party 'p1' .*no sums onto the rows of \['p0'\]"):
         run(msg.RowSums, without("p0"), **params)

@@ -27,7 +27,7 @@ def shared(cancer):
 
 @pytest.fixture(scope="module")
 def blind(cancer):
-    return {ids: audit(*cancer, matching="blind", ids=ids, advise=False) for ids in ("linked", "fresh")}
+    return audit(*cancer, matching="blind", advise=False)
 
 
 def only(found, attack, role=None):
@@ -45,16 +45,13 @@ def test_the_papers_condition_protects_little(shared):
 
 
 def test_blind_matching_leaves_the_hub_with_guessing_unless_it_has_a_sample(blind):
-    alone = only(blind["linked"], "rows_from_tokens", "hub")
+    alone = only(blind, "rows_from_tokens", "hub")
     assert alone.excess < 0.02
-    assert only(blind["linked"], "rows_from_tokens", "hub with a sample").excess_interval[0] > 0.05
+    assert only(blind, "rows_from_tokens", "hub with a sample").excess_interval[0] > 0.05
 
 
-def test_ids_tell_less_than_codes_and_fresh_ids_less_than_linked_ones(shared, blind):
-    codes = only(shared, "rows_from_codes").success
-    linked, fresh = (only(blind[ids], "rows_from_pointers").success for ids in ("linked", "fresh"))
-    assert codes > linked + 0.1
-    assert linked > fresh + 0.05
+def test_ids_tell_less_than_codes(shared, blind):
+    assert only(shared, "rows_from_codes").success > only(blind, "rows_from_pointers").success + 0.1
 
 
 def test_useless_hash_values_are_worth_a_guess(cancer):
@@ -66,7 +63,7 @@ def test_useless_hash_values_are_worth_a_guess(cancer):
 
 
 def test_every_finding_has_its_interval_and_its_sentence(shared, blind):
-    for found in (shared, *blind.values()):
+    for found in (shared, blind):
         for f in found.findings:
             assert f.success_interval[0] <= f.success <= f.success_interval[1]
             assert f.excess_interval[0] <= f.excess <= f.excess_interval[1]
@@ -89,7 +86,7 @@ def test_masked_sums_are_nothing_to_the_hub(cancer, blind):
     attacks = ["labels_from_sums", "values_from_trees"]
     masked = audit(*cancer, matching="blind", masked=True, advise=False, attacks=attacks)
     assert [f.attack for f in masked.findings] == ["values_from_trees"]
-    assert only(blind["linked"], "labels_from_sums").roles == ["hub"]
+    assert only(blind, "labels_from_sums").roles == ["hub"]
 
 
 def test_the_leaf_values_give_away_what_the_statistics_would(shared):
@@ -200,7 +197,6 @@ def test_the_interval_covers_the_mean_about_as_often_as_it_says():
     ("options", "error", "words"),
     [
         ({"matching": "open"}, ParameterError, "shared"),
-        ({"ids": "old"}, ParameterError, "fresh"),
         ({"parties": 1}, ParameterError, "two"),
         ({"parties": 200}, DataError, "rows are too few"),
         ({"max_excess": 2.0}, ParameterError, "from 0 to 1"),
@@ -277,9 +273,9 @@ def test_there_is_a_title_for_every_attack():
 
 @pytest.mark.parametrize(("n", "mark"), [(1, "few"), (9, "few"), (10, "warn")])
 def test_a_success_on_a_handful_of_rows_is_not_called_sure(blind, n, mark):
-    best = max(blind["linked"].findings, key=lambda finding: finding.excess_interval[0])
+    best = max(blind.findings, key=lambda finding: finding.excess_interval[0])
     found = msgspec.structs.replace(best, n=n)
-    audited = msgspec.structs.replace(blind["linked"], findings=[found], limits={})
+    audited = msgspec.structs.replace(blind, findings=[found], limits={})
     assert audited.mark(found) == mark
     assert audited.verdict.startswith(f"{int(mark == 'warn')} of 1 attacks surely")
     assert ("too few rows to tell" in audited.html()) == (mark == "few")

@@ -270,7 +270,7 @@ def test_parties_may_differ_in_a_column(cancer):
         audit(*cancer, by_column=0)
 
 
-@pytest.mark.parametrize("option", [{"matching": "blind"}, {"ids": "fresh"}, {"n_hashes": 5}])
+@pytest.mark.parametrize("option", [{"matching": "blind"}, {"n_hashes": 5}])
 def test_what_joint_does_not_know_is_refused(cancer, option):
     with pytest.raises(ParameterError, match="joint"):
         audit(*cancer, recipe="joint", **option)

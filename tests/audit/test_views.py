@@ -10,7 +10,6 @@ from simfl.audit.scenario import ATTACKER, VICTIM, Scenario
 from simfl.errors import ParameterError
 from simfl.model import warm_start
 from simfl.params import NAMES
-from simfl.privacy.tokens import fresh_order
 from simfl.privacy.words import FORMS, from_bytes, split
 from simfl.training.losses import loss_named
 from tests.wire import Recorder, places, sessions, train
@@ -74,28 +73,16 @@ def test_tokens_keep_equality_and_nothing_else():
     assert tokens.values.min() == 0
 
 
-def test_fresh_ids_differ_from_tree_to_tree_and_mean_the_same_rows():
-    rng = np.random.default_rng(0)
-    own, foreign = rng.integers(0, 3, (30, 6)), rng.integers(0, 3, (20, 6))
-    linked, _ = views.PointersView.of(own, foreign, 3, fresh_trees=0, seed=1, n_jobs=1)
-    fresh, orders = views.PointersView.of(own, foreign, 3, fresh_trees=4, seed=1, n_jobs=1)
-    assert (linked.ids.shape, fresh.ids.shape) == ((1, 30, 3), (4, 30, 1))
-    for tree, order in enumerate(orders):
-        meant = order[fresh.ids[tree, :, 0]]
-        assert all(meant[row] in linked.ids[0, row] for row in range(30))
-    assert not np.array_equal(fresh.ids[0], fresh.ids[1])
-
-
-@pytest.fixture(scope="module", params=["linked", "fresh"])
-def blind(request):
+@pytest.fixture(scope="module")
+def blind():
     """A real blind run of the scenario's parties, and the order of rows that each kept to itself."""
     X, y = load_breast_cancer(return_X_y=True)
-    scenario = Scenario(X, y, 2, 7, {"ids": request.param})
+    scenario = Scenario(X, y, 2, 7, {})
     parties = [simfl.Party(f"party {i}", scenario.X[rows], scenario.y[rows]) for i, rows in enumerate(scenario.members)]
     seen = Recorder(sessions(parties, secret=7))  # as in one process: the hash functions of the shared mode
-    train(seen, ids=request.param, n_trees=4, rematch=0, random_state=7)
+    train(seen, n_trees=4, rematch=0, random_state=7)
     orders = [places(seen.handlers[f"party {i}"]) for i in (0, 1)]
-    return scenario, seen.log, orders, request.param == "fresh"
+    return scenario, seen.log, orders
 
 
 def sent(log, kind, party, side=1):
@@ -104,7 +91,7 @@ def sent(log, kind, party, side=1):
 
 @pytest.mark.parametrize(("place", "side"), [(VICTIM, "victim"), (ATTACKER, "attacker")])
 def test_the_tokens_attacked_are_equal_where_those_sent_are(blind, place, side):
-    scenario, log, orders, _ = blind
+    scenario, log, orders = blind
     (reply,) = sent(log, msg.HiddenRows, place, side=2)
     codes = getattr(scenario.hashed, side)
     names = wire.unpack(reply.codes, reply.codes.dtype, codes.shape)
@@ -113,36 +100,18 @@ def test_the_tokens_attacked_are_equal_where_those_sent_are(blind, place, side):
 
 
 def test_the_ids_attacked_lead_to_rows_as_similar_as_those_sent(blind):
-    scenario, log, orders, fresh = blind
+    scenario, log, orders = blind
     own, victim = scenario.hashed.attacker, scenario.hashed.victim
-    view, places = views.PointersView.of(own, victim, 5, fresh_trees=2 if fresh else 0, seed=7, n_jobs=1)
+    view = views.PointersView.of(own, victim, 5, seed=7, n_jobs=1)
     alike = np.sort((own[:, None] == victim[None]).sum(axis=2), axis=1)[:, ::-1][:, :5]  # the five best of each row
     (taken,) = sent(log, msg.TakeSimilar, ATTACKER)
-    if not fresh:
-        array = taken.similar[f"party {VICTIM}"]
-        ids = wire.unpack(array, array.dtype, (len(own), 5))
-        rows = np.empty_like(ids)
-        rows[orders[ATTACKER]] = orders[VICTIM][ids]  # both orders undone
-        for found in (rows, view.ids[0]):
-            counts = (own[:, None] == victim[found]).sum(axis=2)
-            np.testing.assert_array_equal(np.sort(counts, axis=1)[:, ::-1], alike)
-        return
-    assert not taken.similar
-    asked = [m for m in sent(log, msg.SumOntoRows, ATTACKER) if m.builders == [f"party {VICTIM}"]]
-    grown = sent(log, msg.Grow, VICTIM)
-    assert len(asked) == len(grown) == 2
-    seen = []
-    for question, grow in zip(asked, grown, strict=True):
-        array = question.similar[f"party {VICTIM}"]
-        ids = wire.unpack(array, array.dtype, (len(own),))
-        seen.append(ids)
-        rows = np.empty_like(ids)
-        rows[orders[ATTACKER]] = orders[VICTIM][fresh_order(grow.order, len(victim))[ids]]
-        counts = (own == victim[rows]).sum(axis=1)
-        assert (counts >= alike[:, -1]).all()  # one of the five best
-    assert (seen[0] == seen[1]).mean() < 0.1
-    for tree, order in enumerate(places):
-        assert ((own == victim[order[view.ids[tree, :, 0]]]).sum(axis=1) >= alike[:, -1]).all()
+    array = taken.similar[f"party {VICTIM}"]
+    ids = wire.unpack(array, array.dtype, (len(own), 5))
+    rows = np.empty_like(ids)
+    rows[orders[ATTACKER]] = orders[VICTIM][ids]  # both orders undone
+    for found in (rows, view.ids):
+        counts = (own[:, None] == victim[found]).sum(axis=2)
+        np.testing.assert_array_equal(np.sort(counts, axis=1)[:, ::-1], alike)
 
 
 @pytest.mark.parametrize("min_group", [2, 5])

@@ -77,12 +77,12 @@ def study(run):
     columns = Path("t.csv").read_text().split("\n", 1)[0].split(",")[:-2]
     text = 'name = "wards"\nlabel = "ill"\n[columns]\nward = ["a", "b", "c"]\n'
     text += "".join(f'"{name}" = "number"\n' for name in columns)
-    text += '[parameters]\nmin_group = 5\nids = "fresh"\nn_hashes = 4\nn_trees = 10\n'
+    text += "[parameters]\nmin_group = 5\nn_hashes = 4\nn_trees = 10\n"
     text += "".join(f'[[party]]\nname = "{name}"\n' for name in ("north", "south", "west"))
     Path("party.toml").write_text('name = "north"\ndata = "t.csv"\n')
 
     def write(limits, recipe="similar"):
-        own = text if recipe == "similar" else text.replace('ids = "fresh"\nn_hashes = 4', f'recipe = "{recipe}"')
+        own = text if recipe == "similar" else text.replace("n_hashes = 4", f'recipe = "{recipe}"')
         Path("study.toml").write_text(f"{own}[audit]\n{limits}\n")
 
     return write
@@ -93,7 +93,7 @@ def test_a_study_is_audited_with_its_parameters_and_the_partys_own_table(run, st
     assert run("study.toml", "--no-advice", "--json", "a.json") == 0
     found = json.loads(Path("a.json").read_text())
     assert found["name"] == "north in wards"
-    wanted = {"matching": "blind", "ids": "fresh", "masked": True, "min_group": 5, "parties": 3, "n_hashes": 4}
+    wanted = {"matching": "blind", "masked": True, "min_group": 5, "parties": 3, "n_hashes": 4}
     assert {name: found["setting"][name] for name in wanted} == wanted
     assert set(found["limits"].values()) == {0.99}
 
@@ -164,7 +164,7 @@ def test_trees_grown_together_are_audited_from_a_table(run, capsys, tmp_path):
 def test_trees_grown_together_are_audited_from_a_study(run, study):
     study("max_excess = {rows_from_totals = 1.0}")
     text = Path("study.toml").read_text()
-    Path("study.toml").write_text(text.replace('min_group = 5\nids = "fresh"\nn_hashes = 4\n', 'recipe = "joint"\n'))
+    Path("study.toml").write_text(text.replace("min_group = 5\nn_hashes = 4\n", 'recipe = "joint"\n'))
     assert run("study.toml", "--json", "a.json") == 0
     found = json.loads(Path("a.json").read_text())
     assert (found["setting"]["recipe"], found["setting"]["parties"]) == ("joint", 3)
@@ -177,7 +177,7 @@ def test_a_study_may_bind_columns_declare_ranges_and_stop_early(run, study, caps
     bound = 'recipe = "joint"\nvalidation_fraction = 0.2\nearly_stopping_rounds = 2\nparty_column = true\n'
     bound += 'monotone_constraints = { "mean radius" = 1 }\n'
     bound += 'interaction_constraints = [["mean radius", "ward", "party"], ["mean area"]]\n'
-    text = Path("study.toml").read_text().replace('min_group = 5\nids = "fresh"\nn_hashes = 4\n', bound)
+    text = Path("study.toml").read_text().replace("min_group = 5\nn_hashes = 4\n", bound)
     Path("study.toml").write_text(text.replace('"mean radius" = "number"', '"mean radius" = { low = 5, high = 30 }'))
     assert run("study.toml", "--json", "a.json") == 0
     found = json.loads(Path("a.json").read_text())

@@ -155,7 +155,7 @@ def test_of_every_message_that_leaves_the_page_knows_who_sees_it():
 
 def made_up(findings, limits=()):
     """The result of an audit that did not take place."""
-    setting = {"matching": "blind", "ids": "linked", "masked": True, "min_group": 1, "parties": 2, "recipe": "similar"}
+    setting = {"matching": "blind", "masked": True, "min_group": 1, "parties": 2, "recipe": "similar"}
     setting |= {"objective": "binary:logistic", "n_hashes": 4, "bucket_width": 1.0, "n_neighbors": 5, "seed": 0}
     facts = {"name": "t", "n_rows": 200, "n_features": 5, "n_attacker": 100, "n_victim": 100, "advice": []}
     facts |= {"setting": setting | {"scale": "common", "rematch": 0}, "findings": findings, "limits": dict(limits)}

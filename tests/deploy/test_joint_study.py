@@ -185,11 +185,11 @@ def test_a_rehearsal_of_a_joint_study_shows_masked_sums(federation, tmp_path):
     found = check.check(federation.study, file)
     assert found.refusals == []
     on = {p.name for p in found.rehearsed.protections if p.on}
-    assert {"Masked sums", "Small groups", "Shared cut points", "Blind matching", "Fresh ids"} <= on
+    assert {"Masked sums", "Small groups", "Shared cut points", "Blind matching", "No ids of similar rows"} <= on
     said = {p.name: p.meaning for p in found.rehearsed.protections}
     assert said["Masked sums"].endswith("left under masks: the hub could read neither these nor their totals.")
     assert said["Small groups"] == "Every sum held at least 5 rows of all parties, by counts with noise."
-    assert said["Fresh ids"] == "No row has a neighbour: no ids were sent."
+    assert said["No ids of similar rows"] == "No row has a neighbour: no ids were sent."
     assert found.rehearsed.sent["Addend"] > 0
 
 

@@ -102,7 +102,7 @@ def test_every_lie_is_refused_and_the_model_is_the_honest_one(federation, tmp_pa
 
 
 def test_noise_is_not_switched_off_and_a_round_is_not_repeated_over_fewer(federation, tmp_path):
-    noisy = without_paths(federation.study_path.read_text()).replace("rematch = 2", 'epsilon = 50.0\nids = "fresh"')
+    noisy = without_paths(federation.study_path.read_text()).replace("rematch = 2", "epsilon = 50.0")
     folder = train(federation, tmp_path / "run", noisy)
     told = answers(federation)
     check_refused(told, NOISY_LIES)

@@ -534,7 +534,7 @@ def regression(*sizes):
     return [simfl.Party(p.name, p.rows.X, p.rows.X[:, 0] * 3.0) for p in parties(*sizes)]
 
 
-@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"ids": "fresh"}, {"min_group": 2}])
+@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"min_group": 2}])
 def test_what_is_rounded_at_random_is_the_same_in_every_run(more):
     """Blind matching shuffles the rows differently in every run: that decides nothing."""
     members = parties(200, 150, 100)

@@ -8,11 +8,11 @@ from scipy import stats
 import simfl
 from simfl import hub, wire
 from simfl import messages as msg
-from simfl.errors import DataError, ParameterError, PrivacyError, ProtocolError
+from simfl.errors import DataError, PrivacyError, ProtocolError
 from simfl.params import prepare_params
 from simfl.preprocessing.lsh import HashFamily
 from simfl.privacy.keys import Keys
-from simfl.privacy.tokens import fresh_order, secret_of
+from simfl.privacy.tokens import secret_of
 from simfl.transport.local import LocalTransport
 from tests.wire import Between, model_bits, parties, places, recorded, rows, sessions, similar_rows, train
 
@@ -132,71 +132,6 @@ def test_the_preparation_costs_at_most_a_quarter_of_the_papers_bytes():
     seen = recorded([simfl.Party("a", X[:3000], y[:3000]), simfl.Party("b", X[3000:], y[3000:])], n_jobs=2)
     hub.prepare(seen, prepare_params(random_state=0))
     assert seen.traffic.total < 8 * 2 * 6000 * 11 / 4
-
-
-# --- fresh ids -------------------------------------------------------------------------------------------------------
-
-
-def trained_with_fresh_ids(members, **more):
-    seen = recorded(members, secret=0)
-    return seen, train(seen, ids="fresh", random_state=0, n_trees=8, max_depth=3, **more)
-
-
-def test_fresh_ids_give_every_gradient_to_a_similar_row_of_the_builder():
-    members = parties(60, 50, 40)
-    known = similar_pairs(simfl.prepare(members, random_state=0))
-    seen, _ = trained_with_fresh_ids(members, objective="reg:squarederror", base_score=0.0)
-    orders = {m.round: (p, m) for p, m, _ in seen.log if isinstance(m, msg.Grow)}
-    builder, grow = orders[0]
-    order = places(seen.handlers[builder])
-    row_at = order[fresh_order(grow.order, len(order))]
-    asked = [(p, m) for p, m, _ in seen.log if isinstance(m, msg.SumOntoRows) and m.round == 0]
-    assert len(asked) == 2
-    for party, message in asked:
-        ids = wire.unpack(message.similar[builder], "u1", (len(seen.handlers[party].party.rows.y),))
-        drawn = np.empty_like(ids)
-        drawn[places(seen.handlers[party])] = row_at[ids]
-        assert (drawn[:, None] == known[party, builder]).any(axis=1).all()
-        assert len(set((drawn[:, None] == known[party, builder]).argmax(axis=1))) == 5  # all of the five are drawn
-
-
-def test_fresh_ids_cannot_be_linked_between_trees():
-    X, y = rows(500, 0)
-    members = [simfl.Party("a", X, y), simfl.Party("b", X, y)]  # with one neighbour every row finds itself
-    seen = recorded(members)
-    more = {"n_neighbors": 1, "bucket_width": 0.05, "random_state": 0, "n_trees": 6, "max_depth": 3, "rematch": 0}
-    train(seen, ids="fresh", **more)
-    ids = [
-        wire.unpack(m.similar["a"], "u2", (500,)).astype(int)
-        for p, m, _ in seen.log
-        if isinstance(m, msg.SumOntoRows) and p == "b"
-    ]
-    assert len(ids) == 3
-    for one, other in ((0, 1), (1, 2), (0, 2)):
-        assert (ids[one] == ids[other]).mean() < 0.02
-        assert abs(stats.spearmanr(ids[one], ids[other]).statistic) < 0.2
-
-
-def test_parties_keep_no_similar_rows_with_fresh_ids():
-    ready = simfl.prepare(parties(60, 50), ids="fresh", random_state=0)
-    assert all(similar_rows(session) == {} for session in ready.transport.handlers.values())
-
-
-@pytest.mark.parametrize("more", [{}, {"turns": "all"}, {"rematch": 2}])
-def test_fresh_ids_learn_as_well_and_the_same_seed_gives_the_same_model(more, tmp_path):
-    more = {"n_trees": 30, "max_depth": 3, "random_state": 0} | more
-    fresh = simfl.train(parties(200, 150, 150), ids="fresh", **more)
-    kept = simfl.train(parties(200, 150, 150), **more)
-    assert fresh.history[-1].train["logloss"] == pytest.approx(kept.history[-1].train["logloss"], abs=0.04)
-    ready = simfl.prepare(parties(200, 150, 150), ids="fresh", random_state=0)
-    ready.save(tmp_path / "ready")
-    again = simfl.Preparation.load(tmp_path / "ready", parties(200, 150, 150))
-    assert model_bits(fresh) == model_bits(simfl.train(again, **more))
-
-
-def test_fresh_ids_need_blind_matching():
-    with pytest.raises(ParameterError, match="matching='blind'"):
-        simfl.prepare(parties(30, 30), ids="fresh", matching="shared")
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

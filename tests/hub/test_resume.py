@@ -204,10 +204,9 @@ class Rejoining(Unsafe):
         return ["p1", "p2"] if self.step == 2 and self.parties == ["p0"] else []
 
 
-@pytest.mark.parametrize("ids", ["linked", "fresh"])
-def test_parties_that_return_in_the_round_of_a_rematch_are_matched_again(ids):
+def test_parties_that_return_in_the_round_of_a_rematch_are_matched_again():
     transport, journal = Rejoining(members(sizes=(24, 20, 18))), open_journal()
-    training = run(transport, journal, min_parties=1, n_trees=8, max_depth=2, rematch=2, ids=ids)
+    training = run(transport, journal, min_parties=1, n_trees=8, max_depth=2, rematch=2)
     assert len(training.rounds) == 8
     assert [entry.parties for entry in journal.of(Rematched)][-1] == ["p0", "p1", "p2"]
 

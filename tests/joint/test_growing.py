@@ -8,9 +8,9 @@ import pytest
 
 from simfl.joint.cuts import Cuts
 from simfl.joint.growing import Following, Growing, Own
+from simfl.joint.grown import BEYOND
 from simfl.joint.setting import Setting
 from simfl.joint.shared import Shared
-from simfl.training.cuts import BEYOND
 from simfl.training.traversal import walker
 from tests.joint.machines import (
     EXACT,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from simfl.joint.cuts import FEW_MISSING, Grid, binned, cell_counts, choose, divided, grid, parts
+from simfl.joint.cuts import FEW_MISSING, FINE, REACH, Grid, binned, cell_counts, choose, divided, grid, parts
 from simfl.joint.level import MISSING
 from simfl.joint.rows import BinnedRows, SparseRows
 from tests.joint.levels import as_dense
@@ -161,8 +161,7 @@ def test_the_parties_do_not_matter_only_the_total():
     np.testing.assert_array_equal(total, cell_counts(X, public))
 
 
-def test_the_grid_is_that_of_shared_cuts():
-    from simfl.training import cuts
-
-    own = grid(np.array([5.0]), np.array([2.0]), [0]).points[0]
-    np.testing.assert_allclose(own, cuts.grid(np.array([5.0]), np.array([2.0]), 255)[0], rtol=1e-6, atol=1e-5)
+def test_the_grid_is_finest_at_the_mean():
+    points = grid(np.array([5.0]), np.array([2.0]), [0]).points[0]
+    steps = FINE * np.sinh(np.linspace(-1.0, 1.0, 255) * np.arcsinh(REACH / FINE))
+    np.testing.assert_allclose(points, 5 + 2 * steps, rtol=1e-6, atol=1e-5)

@@ -19,10 +19,8 @@ FEW_HASHES = "Fewer hash values than columns (L < d)"
 SETTINGS = {
     "as it comes": {},
     "masked": {"masked": True},
-    "fresh ids": {"ids": "fresh"},
     "shared": {"matching": "shared"},
     "groups": {"min_group": 5},
-    "cuts": {"cuts": "shared"},
     "noise": {"epsilon": 10.0},
     "nothing shared": {"n_neighbors": 0},
     "many hashes": {"n_hashes": 9, "known_features": None},
@@ -49,12 +47,10 @@ def on(shown, guarded=None):
     [
         ("as it comes", {FEW_HASHES, "Blind matching"}),
         ("masked", {FEW_HASHES, "Blind matching", "Masked sums"}),
-        ("fresh ids", {FEW_HASHES, "Blind matching", "Fresh ids"}),
         ("shared", {FEW_HASHES}),
         ("groups", {FEW_HASHES, "Blind matching", "Small groups"}),
-        ("cuts", {FEW_HASHES, "Blind matching", "Shared cut points"}),
         ("noise", {FEW_HASHES, "Blind matching", "Noise (differential privacy)"}),
-        ("nothing shared", {FEW_HASHES, "Blind matching"}),  # nothing is matched
+        ("nothing shared", {FEW_HASHES, "Blind matching", "No ids of similar rows"}),  # nothing is matched
         ("many hashes", {"Blind matching"}),
     ],
 )
@@ -95,21 +91,6 @@ def noted(change=lambda question: question, **given):
     return first.shown
 
 
-def claims_shared_cuts(question):
-    """A start that claims shared cut points, and gives no grid."""
-    if isinstance(question, msg.Start):
-        return replace(question, params=replace(question.params, cuts="shared"))
-    return question
-
-
-def claims_fresh_ids(question):
-    """Ids for one tree, to a party that looked for its similar rows itself and goes on using those."""
-    if isinstance(question, msg.SumOntoRows):
-        ids = wire.pack(np.zeros(40, dtype=np.uint8))
-        return replace(question, similar=dict.fromkeys(question.builders, ids))
-    return question
-
-
 def claims_groups(question):
     """Groups of five, of which none are summed where nothing is shared."""
     if isinstance(question, msg.Start):
@@ -120,8 +101,6 @@ def claims_groups(question):
 @pytest.mark.parametrize(
     ("claim", "given", "name"),
     [
-        (claims_shared_cuts, {}, "Shared cut points"),
-        (claims_fresh_ids, {"matching": "shared"}, "Fresh ids"),
         (claims_groups, {"n_neighbors": 0}, "Small groups"),
     ],
 )

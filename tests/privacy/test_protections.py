@@ -3,7 +3,6 @@
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
@@ -30,7 +29,7 @@ def group_sizes(min_group, **more):
     return found
 
 
-@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"ids": "fresh"}, {"n_neighbors": 1}])
+@pytest.mark.parametrize("more", [{}, {"matching": "shared"}, {"n_neighbors": 1}])
 def test_every_sum_holds_the_least_number_of_rows(more):
     sizes = group_sizes(5, **more)
     assert len(sizes) == 8
@@ -75,45 +74,19 @@ def test_three_parties_and_one_process_are_not_warned():
     assert not [w for w in told if issubclass(w.category, PrivacyWarning)]
 
 
-# --- shared cut points -----------------------------------------------------------------------------------------------
+# --- thresholds ------------------------------------------------------------------------------------------------------
 
 
-def test_no_threshold_is_a_value_of_a_row_with_shared_cuts():
-    def thresholds(cuts):
+def test_thresholds_are_values_of_rows_except_with_the_joint_recipe():
+    def share(recipe):
         members = parties(300, 200)
-        training = train(recorded(members), random_state=0, n_trees=6, cuts=cuts)
-        found = np.concatenate([t.threshold[t.feature >= 0] for trees in training.rounds for t in trees])
-        values = np.concatenate([p.rows.X.ravel() for p in members])
-        return np.isin(found, values).mean()
+        nodes = simfl.train(members, recipe=recipe, random_state=0, n_trees=6).booster.trees_to_dataframe()
+        found = nodes.loc[nodes["Feature"] != "Leaf", "Split"].to_numpy(np.float32)
+        return np.isin(found, np.concatenate([p.rows.X.ravel() for p in members])).mean()
 
-    assert thresholds("own") > 0.9
-    assert thresholds("shared") == 0
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_grid_is_the_same_for_all_and_trees_stay_about_as_good(masked):
-    members = parties(400, 300, 300)
-    own, shared = (
-        simfl.train(members, n_trees=30, max_depth=4, cuts=c, masked=masked, random_state=0) for c in ("own", "shared")
-    )
-    assert shared.history[-1].train["logloss"] < own.history[-1].train["logloss"] + 0.04
-    alone = simfl.train(members[:1], n_trees=5, cuts="shared")
-    assert alone.n_trees == 5
-
-
-def test_categories_need_no_cut_points():
-    rng = np.random.default_rng(0)
-    frames = []
-    for n in (300, 200):
-        size, kind = rng.normal(size=n), rng.choice(["red", "green", "blue", "grey"], n)
-        y = ((size > 0) ^ np.isin(kind, ["red", "grey"])).astype(int)
-        frames.append((pd.DataFrame({"kind": pd.Categorical(kind), "size": size}), y))
-    members = [simfl.Party(f"p{i}", X, y) for i, (X, y) in enumerate(frames)]
-    model = simfl.train(
-        members, n_trees=20, max_depth=3, cuts="shared", n_hashes=4, known_features=None, random_state=0
-    )
-    assert model.history[-1].train["error"] < 0.02
-    assert (model.predict(frames[0][0]) == frames[0][1]).mean() > 0.98
+    assert share("similar") > 0.9
+    assert share("paper") > 0.9
+    assert share("joint") == 0
 
 
 # --- differential privacy --------------------------------------------------------------------------------------------

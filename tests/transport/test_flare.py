@@ -97,7 +97,7 @@ def test_the_record_of_the_run_says_what_was_really_sent(federation, trained):
         run = RunRecord.load(home)
         on = {p.name for p in run.protections if p.on}
         assert {"Blind matching", "Masked sums", "No statistics of tree nodes"} <= on
-        assert not on & {"Fresh ids", "Small groups", "Noise (differential privacy)"}
+        assert not on & {"No ids of similar rows", "Small groups", "Noise (differential privacy)"}
         assert run.status == "finished"
         assert len(run.history) == 12
         assert report.write(home).stat().st_size > 100_000
