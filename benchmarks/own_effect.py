@@ -2,9 +2,9 @@
 
 Four tables whose parties differ for a reason: hospitals, ways to reach a bank's customers, styles of handwriting, and
 areas of California. Every party holds out a quarter of its rows, and every method is measured there:
-alone; the shared model as it is; adjusted; continued at home (more trees, steps for the leaves, or what its
-cross-validation prefers); and trained with a column that names the party. All trainings stop by the same rule, on
-validation rows. `--choose` tries settings of `continued` on validation rows: the defaults come from there.
+alone; the shared model as it is; adjusted; and continued at home (more trees, steps for the leaves, or what its
+cross-validation prefers). All trainings stop by the same rule, on validation rows. `--choose` tries settings of
+`continued` on validation rows: the defaults come from there.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ WAYS = {
     "trees": "continued: more trees",
     "leaves": "continued: leaves",
     "continued": "continued (auto)",
-    "column": "party_column",
-    "column, adjusted": "party_column, adjusted",
 }
 
 Parts = dict[str, np.ndarray]
@@ -116,7 +114,6 @@ def run(table: str, recipe: str, seed: int, trees: int) -> list[dict[str, Any]]:
     params: dict[str, Any] = {"n_trees": trees, "random_state": seed, "objective": objective, "n_jobs": 1, **STOPPING}
     alone = simfl.baselines.solo(stage.parties, **params)
     shared = simfl.train(stage.parties, callbacks=[], recipe=recipe, **params)
-    named = simfl.train(stage.parties, callbacks=[], recipe=recipe, party_column=True, **params)
     found = []
     for name, (X, y, _) in stage.own_rows.items():
         mine = stage.held_out.of(name)
@@ -128,8 +125,6 @@ def run(table: str, recipe: str, seed: int, trees: int) -> list[dict[str, Any]]:
             "trees": shared.continued(X, y, how="trees"),
             "leaves": shared.continued(X, y, how="leaves"),
             "continued": shared.continued(X, y),
-            "column": named.at(name),
-            "column, adjusted": named.at(name).adjusted(X, y),
         }
         known = {"table": table, "recipe": recipe, "seed": seed, "party": name}
         found += [{**known, "way": way, "loss": loss_of(model, X_new, y_new)} for way, model in models.items()]

@@ -67,7 +67,7 @@ def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[dict[str, S
     """
     first, second = split(params)
     stage_1 = prepare_params(**first)
-    transport = gather(parties, 1, party_column=stage_1.party_column)
+    transport = gather(parties, 1)
     described = hub.describe(transport, stage_1, hub.fresh_seed(stage_1.random_state))
     n_rows = {party: d.n_rows for party, d in described.items()}
     labels = hub.agree_on_labels(transport, train_params(**second), hub.MaskSteps(), n_rows)

@@ -5,7 +5,6 @@ all rows are one party's. Parameters and defaults are those of `simfl.params`: t
 """
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -181,19 +180,6 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         X = _without(X, self.party_name_)
         return X if self.schema_ else validate_data(self, X, reset=False, **_ACCEPTED)
 
-    def _predicted(self, X: Any, parties: Any, predict: Callable[[Model, Any], AnyArray]) -> AnyArray:
-        """What the model says of rows; with `party_column` each party's own, and without `parties` a new site's."""
-        if isinstance(parties, str) and parties in _names_of(X):
-            parties = X[parties]
-        rows, model = self._checked(X), self.model_
-        if model.schema is None or model.schema.party is None:
-            return predict(model, rows)
-        if parties is None:
-            return predict(model.at(None), rows)
-        whose = _rows_of_parties(parties, rows.shape[0])
-        parts = [predict(model.at(name), getattr(rows, "iloc", rows)[own]) for name, own in whose.items()]
-        return np.concatenate(parts)[np.argsort(np.concatenate(list(whose.values())))]
-
 
 def _refuse_other_labels(objective: Any, wanted: Labels) -> None:
     """Refuse the objective of another estimator. Words that do not exist are refused by the training."""
@@ -328,15 +314,16 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         private = given["recipe"] == "joint" and given["epsilon"] is not None
         return given["classes"] or ([0, 1] if private else None)
 
-    def predict(self, X: Any, parties: Any = None) -> AnyArray:
-        """The most likely class of every row. `parties`: with `party_column`, whose rows; None: a new site's."""
-        numbers = self.predict_proba(X, parties).argmax(axis=1)
+    def predict(self, X: Any) -> AnyArray:
+        """The most likely class of every row."""
+        numbers = self.predict_proba(X).argmax(axis=1)
         labels: AnyArray = self.classes_[numbers]
         return labels
 
-    def predict_proba(self, X: Any, parties: Any = None) -> AnyArray:
-        """The probability of every class, one column each. `parties`: see `predict`."""
-        return self._predicted(X, parties, Model.predict_proba)
+    def predict_proba(self, X: Any) -> AnyArray:
+        """The probability of every class, one column each."""
+        rows = self._checked(X)
+        return self.model_.predict_proba(rows)
 
 
 @documented(_REGRESSOR)
@@ -370,9 +357,10 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
         X, y = self._check_fit(X, y, schema, y_numeric=True)
         return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set))
 
-    def predict(self, X: Any, parties: Any = None) -> AnyArray:
-        """The predicted number of every row. `parties`: with `party_column`, whose rows; None: a new site's."""
-        return self._predicted(X, parties, Model.predict)
+    def predict(self, X: Any) -> AnyArray:
+        """The predicted number of every row."""
+        rows = self._checked(X)
+        return self.model_.predict(rows)
 
 
 @documented(_DEFAULTS)
@@ -410,9 +398,10 @@ class SimFLSurvival(_SimFLEstimator):
         given = _Given(parties, sample_weight, init_model, eval_set)
         return self._fit(rows, bounds, given, objective="survival:aft")
 
-    def predict(self, X: Any, parties: Any = None) -> AnyArray:
-        """The time of every row: the middle one under the normal and the logistic law. `parties`: as in `fit`."""
-        return self._predicted(X, parties, Model.predict)
+    def predict(self, X: Any) -> AnyArray:
+        """The time of every row: the middle one under the normal and the logistic law."""
+        rows = self._checked(X)
+        return self.model_.predict(rows)
 
     def score(self, X: Any, y: Any) -> float:
         """Harrell's concordance: the share of pairs in the right order. NaN where no order is known."""

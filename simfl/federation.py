@@ -107,7 +107,7 @@ class Preparation:
         names = [party.name for party in parties]
         if names != about.parties:
             raise DataError(f"The preparation {folder} is of the parties {about.parties}, not {names}.")
-        transport = gather(parties, about.params.n_jobs, party_column=about.params.party_column)
+        transport = gather(parties, about.params.n_jobs)
         question = hub.description_request(about.params, about.seed)
         for number, session in enumerate(transport.handlers.values()):
             session.recall(folder / f"party-{number}.npz", question, about.schema)
@@ -153,7 +153,7 @@ def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
 def _prepare(parties: Iterable[Party], params: dict[str, Any]) -> Preparation:
     """Without cut points: a training agrees on them by itself."""
     checked = prepare_params(**params)
-    transport = gather(parties, checked.n_jobs, party_column=checked.party_column)
+    transport = gather(parties, checked.n_jobs)
     sessions = list(transport.handlers.values())
     # The parties share a secret that the hub does not get. A seed stands in for it: the same seed, the same model.
     seed = checked.random_state
@@ -304,9 +304,7 @@ def _refuse_prepared(params: dict[str, Any], recipe: str) -> None:
     refuse_unknown(params, TRAIN_NAMES)
 
 
-def gather(
-    parties: Iterable[Party], n_jobs: int | None = None, *, party_column: bool = False
-) -> LocalTransport[Session]:
+def gather(parties: Iterable[Party], n_jobs: int | None = None) -> LocalTransport[Session]:
     """A transport to new sessions of these parties. There must be some, with different names."""
     parties = list(parties) if isinstance(parties, Iterable) else [parties]
     if not all(isinstance(party, Party) for party in parties):
@@ -316,9 +314,6 @@ def gather(
     repeated = sorted(name for name, times in Counter(party.name for party in parties).items() if times > 1)
     if repeated:
         raise DataError(f"Several parties are named {repeated}. Give every party a name of its own.")
-    if party_column:
-        names = [party.name for party in parties]
-        parties = [party.with_party_column(names) for party in parties]
     sessions, shared = [Session(party) for party in parties], Shared()
     for session in sessions:
         session.shared = shared

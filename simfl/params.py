@@ -93,11 +93,6 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "hide every party's sums (of features, labels, gradients, metrics) under masks, so that only their total over "
         "all parties can be seen; changes no bit of the model; None: between machines yes, in one process no",
     ] = None
-    party_column: Annotated[
-        bool,
-        "give trees a column that names the party of a row, for parties that differ in kind; sums on one party's side "
-        "of such a split are then that party's own. `Model.at` makes the model of one party, or of a new one, of it",
-    ] = False
     validation_fraction: Annotated[
         float, Meta(ge=0, lt=1), "share of its rows that each party sets aside to measure the metric on"
     ] = 0.0
@@ -344,12 +339,7 @@ def descriptions() -> dict[str, str]:
 
 def guarded_columns(params: PrepareParams, n_features: int) -> int:
     """The number of columns that no attacker is assumed to know: there must be fewer hash values."""
-    return hashed_columns(params, n_features) - (params.known_features or 0)
-
-
-def hashed_columns(params: PrepareParams, n_features: int) -> int:
-    """The columns that are hashed: all but the one that names the party, which everybody knows."""
-    return n_features - params.party_column
+    return n_features - (params.known_features or 0)
 
 
 def prepare_params(**given: Any) -> PrepareParams:

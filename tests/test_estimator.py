@@ -173,13 +173,6 @@ def test_parties_can_name_a_column_which_is_then_no_feature(table, labels, site,
     assert (fitted.predict_proba(pd.DataFrame(columns)) == fitted.predict_proba(whole)).all()
 
 
-def test_with_a_party_column_the_named_column_says_whose_rows_are_predicted(table, labels, site):
-    whole = pd.DataFrame(table).rename(columns=str).assign(site=[f"s{i}" for i in site])
-    fitted = simfl.SimFLClassifier(party_column=True, **FEW).fit(whole, labels, parties="site")
-    named, given = fitted.predict_proba(whole, parties="site"), fitted.predict_proba(whole, parties=whole["site"])
-    assert (named == given).all()
-
-
 def test_a_text_that_is_no_column_is_told(table, labels):
     for X in (table, pd.DataFrame(table).rename(columns=str)):
         with pytest.raises(DataError, match=r"parties='site'.*no column of that name.*parties=table\['site'\]"):

@@ -1,4 +1,4 @@
-"""A party that differs in kind: the party as a column, and the shared model continued at home."""
+"""A party that differs in kind: the shared model continued at home."""
 
 import numpy as np
 import pandas as pd
@@ -8,14 +8,12 @@ from sklearn.datasets import load_iris
 
 import simfl
 from simfl.data.schema import Schema, xgboost_types
-from simfl.errors import DataError
 from simfl.model import warm_start
-from simfl.model.home import Continuation, Home, at_level, rounds_at
+from simfl.model.home import Continuation, Home
 from simfl.training import ubjson
 from simfl.training.losses import loss_named
-from simfl.training.trees import Tree, all_trees, apart, children
+from simfl.training.trees import all_trees
 
-RECIPES = ["similar", "paper", "joint"]
 PARTIES = ("north", "south", "west")
 
 
@@ -37,131 +35,6 @@ def train(tables, **params):
 def right(model, tables, name):
     X, y = tables[name]
     return (model.predict(X) == y).mean()
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_trees_split_on_the_party_where_its_rows_differ_in_kind(recipe):
-    tables, new = opposites(), opposites(seed=1)
-    shared, named = train(tables, recipe=recipe), train(tables, recipe=recipe, party_column=True)
-    for name in PARTIES:
-        assert right(named.at(name), new, name) > 0.85
-    assert right(shared, new, "west") < 0.6
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_the_model_of_a_party_is_the_booster_on_its_level(recipe):
-    tables = opposites(100)
-    named = train(tables, recipe=recipe, party_column=True, n_trees=10)
-    for name in PARTIES:
-        X, _ = tables[name]
-        whole = named.predict_proba(X.assign(party=name))
-        np.testing.assert_array_equal(named.at(name).predict_proba(X), whole)
-
-
-def test_a_new_site_gets_the_mean_of_the_scores_at_the_parties(tmp_path):
-    tables = opposites(100)
-    named = train(tables, party_column=True, n_trees=10)
-    X, _ = tables["north"]
-    scores = [named.at(name).margins(X) for name in PARTIES]
-    new = named.at(None)
-    np.testing.assert_allclose(new.margins(X), np.mean(scores, axis=0), atol=1e-5)
-    new.save(tmp_path / "new.json")
-    opened = xgb.Booster(model_file=tmp_path / "new.json")
-    np.testing.assert_array_equal(opened.predict(xgb.DMatrix(X)), new.predict_proba(X)[:, 1])
-
-
-def test_rows_that_do_not_say_whose_they_are_are_refused_with_the_way_out():
-    tables = opposites(60)
-    named = train(tables, party_column=True, n_trees=3)
-    X, _ = tables["north"]
-    for asked in (X, X.assign(party="east"), X.assign(party=None), X.to_numpy()):
-        with pytest.raises(DataError, match=r"model\.at\(None\)"):
-            named.predict(asked)
-    with pytest.raises(DataError, match="'east' had no part in the training"):
-        named.at("east")
-    with pytest.raises(DataError, match="party_column=True"):
-        train(tables, n_trees=3).at("north")
-
-
-def test_a_column_of_that_name_and_a_sparse_table_are_refused():
-    from scipy import sparse
-
-    X, y = opposites(40)["north"]
-    with pytest.raises(DataError, match="'party' is there already"):
-        train({"a": (X.assign(party=1.0), y), "b": (X.assign(party=1.0), y)}, party_column=True)
-    with pytest.raises(DataError, match="sparse table"):
-        train({n: (sparse.csr_matrix(X.to_numpy()), y) for n in "ab"}, party_column=True)
-
-
-def test_whose_a_row_is_makes_no_row_less_similar():
-    tables = opposites(80)
-    parties = [simfl.Party(name, X, y) for name, (X, y) in tables.items()]
-    plain, named = (simfl.prepare(parties, random_state=0, party_column=on) for on in (False, True))
-    assert plain.about.n_hashes == named.about.n_hashes == 3
-    assert plain.about.equal_hashes == named.about.equal_hashes
-
-
-def test_a_preparation_with_the_column_is_kept_and_found_again(tmp_path):
-    tables = opposites(60)
-    parties = [simfl.Party(name, X, y) for name, (X, y) in tables.items()]
-    ready = simfl.prepare(parties, random_state=0, party_column=True)
-    ready.save(tmp_path / "ready")
-    again = simfl.Preparation.load(tmp_path / "ready", parties)
-    first, second = (simfl.train(r, n_trees=3, random_state=0, callbacks=[]) for r in (ready, again))
-    assert first.booster.get_dump() == second.booster.get_dump()
-
-
-def test_tables_without_names_and_the_estimator_take_the_column_too():
-    tables = opposites(100)
-    X = np.concatenate([X.to_numpy() for X, _ in tables.values()])
-    y, site = np.concatenate([y for _, y in tables.values()]), np.repeat(PARTIES, 100)
-    fitted = simfl.SimFLClassifier(n_trees=40, party_column=True, random_state=0).fit(X, y, parties=site)
-    assert (fitted.predict(X, parties=site) == y).mean() > 0.95
-    np.testing.assert_array_equal(fitted.predict_proba(X), fitted.model_.at(None).predict_proba(X))
-    shuffled = np.random.default_rng(0).permutation(len(y))
-    np.testing.assert_array_equal(
-        fitted.predict_proba(X[shuffled], parties=site[shuffled]), fitted.predict_proba(X, parties=site)[shuffled]
-    )
-
-
-def test_private_trees_split_on_the_party_too():
-    schema = Schema.from_toml({name: {"low": -3, "high": 3} for name in "abcd"})
-    parties = [simfl.Party(n, X, y, schema=schema) for n, (X, y) in opposites(400).items()]
-    rule = {"recipe": "joint", "epsilon": 20.0, "rows": 1200, "random_state": 0, "callbacks": []}
-    named = simfl.train(parties, party_column=True, **rule)
-    assert named.guarantee
-    assert named.at("west").guarantee
-
-
-SPLIT_ON_PARTY = Tree(
-    feature=np.array([1, 0, -1, -1, -1], dtype=np.int32),
-    threshold=np.array([0, 0.5, 0, 0, 0], dtype=np.float32),
-    default_left=np.zeros(5, dtype=bool),
-    left=children(np.array([1, 0, -1, -1, -1], dtype=np.int32)),
-    value=np.array([0, 0, 3, 1, 2], dtype=np.float32),
-    level_set=np.array([0, -1, -1, -1, -1], dtype=np.int32),
-    goes_right=np.array([[False, False, True]]),
-)
-
-
-def test_a_split_on_the_party_is_taken_away_by_hand():
-    first, last = (at_level(SPLIT_ON_PARTY, 1, level) for level in (0, 2))
-    assert first.feature.tolist() == [0, -1, -1]
-    assert first.value.tolist() == [0, 1, 2]
-    assert (last.feature.tolist(), last.value.tolist()) == ([-1], [3])
-    mean = rounds_at([[SPLIT_ON_PARTY]], 1, [0, 2])
-    assert [tree.value.tolist() for [tree] in mean] == [[0, 0.5, 1], [1.5]]
-
-
-@pytest.mark.parametrize(("found", "sides"), [([False, True], [0, 1, 0]), ([True, False], [1, 0, 1])])
-def test_a_builder_splits_between_itself_and_all_others(found, sides):
-    from dataclasses import replace
-
-    grown = replace(SPLIT_ON_PARTY, goes_right=np.array([found]))
-    assert apart(grown, 1, level=1, n_levels=3).goes_right.astype(int).tolist() == [sides]
-
-
-# --- continued at home -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["auto", "trees", "leaves"])

@@ -113,7 +113,7 @@ def _on_columns(params: Mapping[str, Any], schema: Schema | None) -> dict[str, A
     """The parameters for the columns that are audited: of a category's, all but one follow from the others."""
     found, known = on_columns(params, schema), params.get("known_features", 0)
     if schema is not None and schema.has_categories and known is not None and params.get("recipe") != "joint":
-        found["known_features"] = known + sum(n - 1 for n in schema.hashed_levels.tolist() if n)
+        found["known_features"] = known + sum(n - 1 for n in schema.n_levels.tolist() if n)
     return found
 
 
@@ -151,7 +151,7 @@ def _of_model(scenario: Scenario, options: Options) -> dict[str, Callable[[], li
     if not wanted:
         return {}
     joint, private = options.params.get("recipe") == "joint", parameters.is_private(scenario.stage_2)
-    left_out = {"objective", "party_column", *(parameters.NOT_JOINT if joint else ())}
+    left_out = {"objective", *(parameters.NOT_JOINT if joint else ())}
     left_out |= {*NOT_REPEATED} if private else set()
     given = {name: value for name, value in options.params.items() if name not in left_out}
     if options.min_group and options.min_group > 1 and not private:

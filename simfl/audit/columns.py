@@ -1,7 +1,6 @@
 """The columns that are audited: those of the study, with a 0/1 column for every level of a category.
 
-Declared ranges and cuts, and constraints on columns, go with them. The column that names the party of a row is left
-out: everybody knows it.
+Declared ranges and cuts, and constraints on columns, go with them.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ def laid_out(party: Party) -> tuple[Table, Schema | None]:
     """The rows in these columns, and what is declared of them; None where columns have no names."""
     if party.schema is None:
         return party.rows.X, None
-    wide = [part for column in party.schema.without_party.columns for part in _parts(column)]
+    wide = [part for column in party.schema.columns for part in _parts(column)]
     names = (f"column {number}" for number in range(len(wide)))
-    return Expansion(party.schema.hashed_levels).expand(party.rows.X), Schema(tuple(wide)).renamed(names)
+    return Expansion(party.schema.n_levels).expand(party.rows.X), Schema(tuple(wide)).renamed(names)
 
 
 def _parts(column: Column) -> list[Column]:
@@ -47,13 +46,13 @@ def on_columns(params: Mapping[str, Any], schema: Schema | None) -> dict[str, An
     if schema is None or not given:
         return dict(params)
     numbered = with_numbers(train_params(**given), schema.names, len(schema.columns))
-    places, levels = _places(schema), schema.hashed_levels
+    places, levels = _places(schema), schema.n_levels
     signs, groups = numbered.monotone_constraints, numbered.interaction_constraints
     if signs is not None:
-        pairs = zip(signs, places, levels, strict=False)  # the party's own column comes last
+        pairs = zip(signs, places, levels, strict=True)
         given["monotone_constraints"] = [0 if n else sign for sign, place, n in pairs for _ in place]
     if groups is not None:
-        wide = [[int(c) for n in map(int, group) if n < len(places) for c in places[n]] for group in groups]
+        wide = [[int(c) for n in group for c in places[int(n)]] for group in groups]
         own = [place.tolist() for place, n in zip(places, levels, strict=True) if n]
         given["interaction_constraints"] = [*wide, *own]
     return {**params, **given}
@@ -61,5 +60,5 @@ def on_columns(params: Mapping[str, Any], schema: Schema | None) -> dict[str, An
 
 def _places(schema: Schema) -> list[Longs]:
     """Per column of the study the numbers of its audited ones."""
-    width = np.maximum(schema.hashed_levels, 1)
+    width = np.maximum(schema.n_levels, 1)
     return np.split(np.arange(int(width.sum())), np.cumsum(width)[:-1])

@@ -43,8 +43,6 @@ def differences(scenario: Scenario, params: Mapping[str, Any], *, of_model: bool
             f"The study grows up to {scenario.most_trees} rounds of trees, the audit {scenario.n_trees}. More trees "
             "tell more, above all where noise averages out."
         )
-    if params.get("party_column"):
-        found.append("The column that names the party of a row is left out: it tells nobody anything new.")
     if scenario.weight is not None and (of_model or scenario.stage_2.epsilon is not None):
         what = "Attacks on the finished model" if scenario.stage_2.epsilon is None else "These attacks"
         found.append(f"{what} count every row as one: weights are left out of the models that they train.")

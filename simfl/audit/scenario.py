@@ -36,8 +36,7 @@ MOST_ATTACKED = 1000  # rows of the victim that the slower attacks are counted o
 TREES_PER_PARTY = 10
 TABLE = "The table to audit"
 # In an audit all rows train, to the end: a study that sets some aside, or stops early, sends no more than that.
-# Whose a row is, everybody knows.
-NOT_AUDITED = ("validation_fraction", "early_stopping_rounds", "party_column")
+NOT_AUDITED = ("validation_fraction", "early_stopping_rounds")
 VICTIM, ATTACKER = 0, 1  # places among the parties; the victim builds the first tree
 
 

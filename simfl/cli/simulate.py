@@ -64,9 +64,6 @@ Theta = Annotated[
     float | None, typer.Option(metavar="T", help="skew the two classes: this share of one class in one half")
 ]
 By = Annotated[str | None, typer.Option(metavar="COL", help="one party for every value of this column")]
-PartyColumn = Annotated[
-    bool, typer.Option("--party-column", help="let trees split on whose a row is: for parties that differ in kind")
-]
 Epsilon = Annotated[
     float | None,
     typer.Option(metavar="E", help="with --recipe joint: differential privacy of every row; needs --columns"),
@@ -135,7 +132,6 @@ def simulate(
     max_depth: Depth = DEFAULT["max_depth"],
     learning_rate: Rate = DEFAULT["learning_rate"],
     objective: AnyObjective = "auto",
-    party_column: PartyColumn = False,
     epsilon: Epsilon = None,
     columns: Columns = None,
     seed: Seed = 0,
@@ -169,7 +165,7 @@ def simulate(
     for note in notes:
         console.print(f"Note: {note}.")
     params: dict[str, Any] = {"n_trees": trees, "max_depth": max_depth, "learning_rate": learning_rate}
-    params |= {"recipe": recipe, "random_state": seed, "party_column": party_column}
+    params |= {"recipe": recipe, "random_state": seed}
     params["objective"] = objective_for(data.y) if objective == "auto" else objective
     if epsilon is not None:
         data, declared = _declared(data, recipe, epsilon, columns)

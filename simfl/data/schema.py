@@ -24,7 +24,6 @@ from simfl.params import MOST_CUTS
 
 Kind = Literal["number", "boolean", "category", "empty"]
 MOST_LEVELS: Final = 100  # more look like names or free text
-PARTY: Final = "party"  # the name of the column that says whose a row is
 FEW_LEVELS: Final = 10  # up to here they are never taken for names, however few the rows
 _RANGE: Final = ("low", "high", "cuts")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
@@ -59,7 +58,6 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     low: float | None = None
     high: float | None = None
     cuts: tuple[float, ...] = ()
-    party: bool = False  # whether its levels are the parties, and each row has that of its owner
 
     def __post_init__(self) -> None:
         """Refuse a range that is not one."""
@@ -145,31 +143,6 @@ class Schema(msgspec.Struct, frozen=True):
         pairs = zip(self.columns, names, strict=True)
         return Schema(tuple(msgspec.structs.replace(column, name=name) for column, name in pairs))
 
-    def with_party(self, parties: Iterable[str]) -> Schema:
-        """The same columns, and as the last one the party of a row.
-
-        >>> Schema.of_numbers(["age"]).with_party(["south", "north"]).columns[1].levels
-        ('north', 'south')
-        """
-        if PARTY in self.names:
-            raise DataError(f"A column {PARTY!r} is there already, and party_column would add one. Rename yours.")
-        return Schema((*self.columns, Column(name=PARTY, kind="category", levels=tuple(sorted(parties)), party=True)))
-
-    @property
-    def party(self) -> Column | None:
-        """The column that names the party of a row, which is the last one; None where there is none."""
-        return self.columns[-1] if self.columns and self.columns[-1].party else None
-
-    @property
-    def without_party(self) -> Schema:
-        """The columns of the parties' own tables."""
-        return Schema(self.columns[:-1]) if self.party else self
-
-    @property
-    def hashed_levels(self) -> Ints:
-        """The number of levels of every column that tells how similar rows are: whose a row is does not."""
-        return self.without_party.n_levels
-
     @property
     def has_categories(self) -> bool:
         """Whether any column is a category."""
@@ -249,9 +222,7 @@ def _agree_on(name: str, schemas: Mapping[str, Schema]) -> Column:
         raise DataError(f"Column {name!r} is not of one kind: {facts}. {how}")
     if "category" in kinds.values():
         levels = sorted({level for column in found.values() for level in column.levels})
-        return Column(
-            name=name, kind="category", levels=tuple(levels), party=all(column.party for column in found.values())
-        )
+        return Column(name=name, kind="category", levels=tuple(levels))
     if set(kinds.values()) == {"boolean"}:
         return Column(name=name, kind="boolean")
     return Column(name=name, **_agree_on_range(name, found))

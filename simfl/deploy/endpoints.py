@@ -498,8 +498,6 @@ def terms_of(study: Study) -> Terms:
     """What a party holds the hub to."""
     first, second = study.params()
     schema = study.schema if study.columns else None
-    if schema and first.party_column:
-        schema = schema.with_party(study.parties)
     return Terms(tuple(study.parties), first, second, min(study.parties_needed, len(study.parties)), schema)
 
 

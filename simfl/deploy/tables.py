@@ -37,9 +37,7 @@ def open_party(study_path: Path, party_path: Path) -> tuple[Study, Party, list[s
 def open_table(study: Study, name: str, source: Source | Path, person: str | None = None) -> tuple[Party, list[str]]:
     """The party with the columns that the study names, and notes on what was left out. `person`: whose row it is."""
     source = Source(str(source)) if isinstance(source, Path) else source
-    described = bool(study.columns)
-    party, notes = _open_described(study, name, source, person) if described else _open_undescribed(study, name, source)
-    return party.with_party_column(study.parties) if study.params()[0].party_column else party, notes
+    return _open_described(study, name, source, person) if study.columns else _open_undescribed(study, name, source)
 
 
 def _open_described(study: Study, name: str, source: Source, person: str | None) -> tuple[Party, list[str]]:

@@ -13,7 +13,7 @@ from simfl.data.schema import Schema
 from simfl.hub.asking import ask_all, small_total
 from simfl.hub.handshake import MaskSteps, agree_on_masks, describe, exchange_keys, fresh_seed, have_a_secret
 from simfl.hub.matching import Matching
-from simfl.params import PrepareParams, hashed_columns
+from simfl.params import PrepareParams
 from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
@@ -52,7 +52,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expansion(self) -> Expansion:
         """How every party lays its columns out for hashing. The condition L < d counts the columns before that."""
-        return Expansion(self.schema.hashed_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
+        return Expansion(self.schema.n_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
 
     def matching(self, transport: Transport, seed: int, progress: Progress | None = None) -> Matching:
         """How similar rows are found among these parties."""
@@ -89,7 +89,7 @@ def _find_similar_rows(
 ) -> Prepared:
     params = prepared.params
     n_hashes = n_hashes_of(params, prepared.n_features)
-    check_hashes(n_hashes, hashed_columns(params, prepared.n_features), params.known_features)
+    check_hashes(n_hashes, prepared.n_features, params.known_features)
     # Step 1: a common scale.
     scale = _scale(transport, prepared, masks)
     question = msg.Hash(

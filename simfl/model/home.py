@@ -1,4 +1,4 @@
-"""A shared model at one party: the trees as that party's rows see them (`at`), and corrections learned at home.
+"""A shared model at one party: corrections learned at home.
 
 A correction is a list of rounds of trees whose leaf values are added to the shared model's scores: new trees, or the
 trees that are there already, with steps for their leaves. How many rounds of it help is found by cross-validation on
@@ -7,7 +7,7 @@ the party's own rows; none is a possible answer. Nothing leaves the party.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
@@ -19,60 +19,12 @@ from simfl.data.schema import Schema, xgboost_types
 from simfl.training.gradients import sum_per_leaf
 from simfl.training.losses import Loss, in_matrix
 from simfl.training.traversal import walker
-from simfl.training.trees import LEAF, Tree, all_trees, children, split_conditions
+from simfl.training.trees import Tree, all_trees, split_conditions
 
 How = Literal["auto", "trees", "leaves"]
 Rounds = list[list[Tree]]
 FOLDS: Final = 5
 LEAST_ROWS: Final = 10  # fewer are not cut into folds: nothing is learned from them
-
-
-# --- the model of one party ------------------------------------------------------------------------------------------
-
-
-def at_level(tree: Tree, column: int, level: int) -> Tree:
-    """The tree as rows of this level see it: their way is taken at every split on the column."""
-    if tree.level_set is None or tree.goes_right is None:
-        return tree
-
-    def way(node: int) -> int:
-        while tree.feature[node] == column:
-            right = tree.goes_right[tree.level_set[node]]  # type: ignore[index]
-            node = int(tree.left[node]) + int(level < len(right) and right[level])
-        return node
-
-    order = [way(0)]
-    for node in order:  # the list grows while it is read: breadth first
-        if tree.feature[node] != LEAF:
-            left = int(tree.left[node])
-            order += [way(left), way(left + 1)]
-    feature = tree.feature[order]
-    return Tree(
-        feature=feature,
-        threshold=tree.threshold[order],
-        default_left=tree.default_left[order],
-        left=children(feature),
-        value=tree.value[order],
-        level_set=tree.level_set[order],
-        goes_right=tree.goes_right,
-    )
-
-
-def rounds_at(rounds: Rounds, column: int, levels: Sequence[int]) -> Rounds:
-    """The rounds as rows of this level see them; of several levels the mean: a round for each, where they differ."""
-    found: Rounds = []
-    for trees in rounds:
-        if not any((tree.feature == column).any() for tree in trees):
-            found.append(trees)
-            continue
-        share = np.float32(1 / len(levels))
-        for level in levels:
-            seen = [at_level(tree, column, level) for tree in trees]
-            found.append([replace(tree, value=tree.value * share) for tree in seen])
-    return found
-
-
-# --- corrections learned at home -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

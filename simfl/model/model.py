@@ -21,8 +21,7 @@ import xgboost as xgb
 from simfl import html
 from simfl.arrays import AnyArray, Doubles, Floats
 from simfl.callbacks import TreeRecord
-from simfl.data.arrow import as_arrow, as_texts, few
-from simfl.data.schema import Column, Schema, xgboost_types
+from simfl.data.schema import Schema, xgboost_types
 from simfl.data.table import as_table, as_targets, as_weights, one_per_row
 from simfl.errors import DataError, FileError
 from simfl.model import check, home, xgboost_document
@@ -150,8 +149,6 @@ class Model:
         """
         if isinstance(X, xgb.DMatrix):
             return X
-        if self.schema is not None and self.schema.party is not None:
-            _check_parties(X, self.schema.party)
         table, found = as_table(X, "The table to predict", self.schema)
         if found is not None and self.schema is None and found.has_categories:
             raise DataError("The table to predict has text columns, and the model was trained on numbers only.")
@@ -170,31 +167,6 @@ class Model:
         # What a party found in its own rows without noise is covered by no guarantee.
         about = msgspec.structs.replace(self._about, epsilon=None, delta=None, guarantee=None)
         return Model(with_start(self.booster, self.loss.base_score(new)), about)
-
-    def at(self, party: str | None) -> Model:
-        """The model of one party, of a model that was trained with `party_column`: it needs that column no more.
-
-        None: the model for a site that had no part in the training. Its rows get the mean of the scores that they
-        would get at the parties.
-        """
-        column = self.schema.party if self.schema else None
-        if self.schema is None or column is None:
-            raise DataError("The model has no column that names the party: train with party_column=True.")
-        if party is not None and party not in column.levels:
-            raise DataError(
-                f"{party!r} had no part in the training; those are {list(column.levels)}. For a new site: at(None)."
-            )
-        start, place = warm_start(self), len(self.schema.columns) - 1
-        levels = range(len(column.levels)) if party is None else [column.levels.index(party)]
-        rounds = home.rounds_at(home.one_tree_each(start.rounds, len(start.base_score)), place, list(levels))
-        about = msgspec.structs.replace(
-            self._about, schema=self.schema.without_party, gain=self._about.gain and self._about.gain[:-1]
-        )
-        return build(rounds, start.base_score, start.learned, place, about)
-
-    def for_party(self, party: str) -> Model:
-        """What this party uses: its own model where trees may split on the party, else this one."""
-        return self.at(party) if self.schema is not None and self.schema.party is not None else self
 
     def continued(
         self,
@@ -282,19 +254,6 @@ class Model:
             about = msgspec.structs.replace(self._about, history=[], traffic={})
             booster = Model(booster.copy(), about).booster
         write_atomically(target, bytes(booster.save_raw(target.suffix[1:])))
-
-
-def _check_parties(X: Any, column: Column) -> None:
-    """Refuse rows that do not say whose they are: trees may split on it, and no row of the training lacked it."""
-    frame = as_arrow(X, "The table to predict")
-    how = f"For one party's rows use model.at({column.levels[0]!r}) or the like, for a new site's model.at(None)."
-    if frame is None or column.name not in frame.column_names:
-        raise DataError(f"The model was trained with party_column: the table needs a column {column.name!r}. {how}")
-    codes, found = as_texts(frame.column(column.name))
-    strange = sorted(set(found) - set(column.levels))
-    if strange or (codes < 0).any():
-        whose = f"of {few(strange)}, which had" if strange else "without a party, which has"
-        raise DataError(f"The table has rows {whose} no part in the training. {how}")
 
 
 def predictions(model: Model, frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,19 +131,6 @@ class Party:
         """Some of the rows as another party, for a rehearsal."""
         return Party.of_rows(name, self.rows.part(rows), self.schema, declared=self.declared)
 
-    def with_party_column(self, parties: Iterable[str]) -> Party:
-        """The same rows with a column that names this party, one of these. A table that has it stays as it is."""
-        if self.schema is not None and self.schema.party is not None:
-            return self
-        if sparse.issparse(self.rows.X):
-            raise DataError(f"{self} has a sparse table, and party_column adds a category. Give a dense one.")
-        numbered = Schema.of_numbers(f"f{i}" for i in range(self.rows.X.shape[1]))  # as XGBoost names them
-        named = (self.schema or numbered).with_party(parties)
-        level = named.columns[-1].levels.index(self.name)
-        made = Party.of_rows(self.name, _with_constant(self.rows, level), named, declared=self.declared)
-        made.validation = self.validation and _with_constant(self.validation, level)
-        return made
-
     def _read(self, X: Any, y: Any, weight: Any, schema: Schema | None) -> tuple[Rows, Schema | None]:
         table, found = as_table(X, str(self), schema)
         n = table.shape[0]
@@ -170,11 +156,6 @@ class Party:
         if rows.X.shape[1] != self.rows.X.shape[1]:
             raise DataError(f"{self} has other columns in its validation rows than in its training rows.")
         return rows
-
-
-def _with_constant(rows: Rows, value: float) -> Rows:
-    column = np.full((rows.X.shape[0], 1), value, dtype=np.float32)
-    return replace(rows, X=np.hstack([rows.X, column]))
 
 
 @dataclass(frozen=True)
@@ -221,7 +202,7 @@ class Split:
     @property
     def expansion(self) -> Expansion:
         """How the columns are laid out for hashing."""
-        return Expansion(self.schema.hashed_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
+        return Expansion(self.schema.n_levels if self.schema else np.zeros(self.n_features, dtype=np.int32))
 
     def fingerprint(self) -> str:
         """A digest of the rows that stage 1 depends on."""

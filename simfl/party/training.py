@@ -13,7 +13,7 @@ import xgboost as xgb
 
 from simfl import messages as msg
 from simfl import wire
-from simfl.arrays import AnyArray, Floats, Ints, Table, smallest_type
+from simfl.arrays import AnyArray, Floats, Ints, smallest_type
 from simfl.data.schema import Schema, xgboost_types
 from simfl.data.table import as_targets
 from simfl.errors import DataError, ProtocolError
@@ -35,7 +35,7 @@ from simfl.training.histograms import HistogramGrower, Histogrammed, fits, histo
 from simfl.training.losses import loss_of
 from simfl.training.schedule import shared_step
 from simfl.training.traversal import Walker, walker
-from simfl.training.trees import Tree, apart
+from simfl.training.trees import Tree
 
 Binned = xgb.QuantileDMatrix | Histogrammed
 
@@ -96,7 +96,6 @@ class PartyTraining:
         self.validation = watched or None
         self.recent: deque[AnyArray] = deque(maxlen=start.remember)  # the leaves of the last trees
         self.shown: Counter[str] = Counter()  # what was done to what was sent: the exit's, once there is one
-        self._own_level = _own_level(split, similar)
         self._bins = kept.bins
         self._grower: trees.Grower | HistogramGrower | None = None
         self._seen: list[Tree] = []  # trees whose values are not known yet
@@ -245,7 +244,7 @@ class PartyTraining:
         """The next trees, from this party's gradients and the sums of the others."""
         sealing.check(question.mask)
         self.adopt(question.previous)
-        g, h = self._apart(question, sealing) if self._own_level is not None else self._weighted(question, sealing)
+        g, h = self._weighted(question, sealing)
         grower = self._grower_for(n_jobs)
         grown = [
             grower.grow(
@@ -255,9 +254,6 @@ class PartyTraining:
             )
             for output in range(g.shape[1])
         ]
-        if self._own_level is not None and self.split.schema and self.split.schema.party:
-            n_parties = len(self.split.schema.party.levels)
-            grown = [apart(tree, self.split.n_features - 1, self._own_level, n_parties) for tree in grown]
         values = [wire.pack(t.value[t.leaves]) for t in grown] if self._by_builder else None
         scores = self.scores(question.mask, sealing) if question.with_scores else None
         structures = [wire.tree_to_message(t) for t in grown]
@@ -266,26 +262,17 @@ class PartyTraining:
         signed = self.signing.sign(question.round, own) if self.signing else []
         return msg.Grown(round=question.round, trees=structures, values=values, scores=scores, signed=signed)
 
-    def _weighted(
-        self, question: msg.Grow, sealing: Sealing, own: tuple[Floats, Floats] | None = None
-    ) -> tuple[Floats, Floats]:
-        """The paper's weighted gradients: this party's own (or those given) and the sums of the others."""
-        g, h = own or (self.g, self.h)
-        sums = sealing.opened(question, self.name, g.shape, self._said)
+    def _weighted(self, question: msg.Grow, sealing: Sealing) -> tuple[Floats, Floats]:
+        """The paper's weighted gradients: this party's own and the sums of the others."""
+        sums = sealing.opened(question, self.name, self.g.shape, self._said)
         if sums is None:
-            return g, h
+            return self.g, self.h
         G, H = sums
         places, spare = self.similar.places, FORMS[question.word_bytes].spare
         return (
-            weighted(g, G, question.exponents[0], places, spare),
-            weighted(h, H, question.exponents[1], places, spare),
+            weighted(self.g, G, question.exponents[0], places, spare),
+            weighted(self.h, H, question.exponents[1], places, spare),
         )
-
-    def _apart(self, question: msg.Grow, sealing: Sealing) -> tuple[Floats, Floats]:
-        """Every row twice: with this party's own gradients, and with the sums of the others, as a row of theirs."""
-        nothing = np.zeros_like(self.g)
-        others = self._weighted(question, sealing, (nothing, nothing))
-        return np.concatenate([self.g, others[0]]), np.concatenate([self.h, others[1]])
 
     def _grower_for(self, n_jobs: int) -> trees.Grower | HistogramGrower:
         threads, kept = trees.threads_for(self.split.training.X, n_jobs), self._grower
@@ -310,21 +297,10 @@ class PartyTraining:
         """The rows in bins."""
         key = self.params.max_bin or BINS, self._by_histograms
         if key not in self._bins:
-            X, weight = self._grown_on()
-            types = xgboost_types(self.split.schema)
-            cut = xgb.QuantileDMatrix(X, weight=weight, max_bin=key[0], nthread=threads, **types)
-            self._bins[key] = (histogrammed(X, cut) if self._by_histograms else None) or cut
+            rows, types = self.split.training, xgboost_types(self.split.schema)
+            cut = xgb.QuantileDMatrix(rows.X, weight=rows.weight, max_bin=key[0], nthread=threads, **types)
+            self._bins[key] = (histogrammed(rows.X, cut) if self._by_histograms else None) or cut
         return self._bins[key]
-
-    def _grown_on(self) -> tuple[Table, Floats | None]:
-        """The rows and weights that trees are grown on."""
-        rows = self.split.training
-        X, weight = rows.X, rows.weight
-        if self._own_level is not None:
-            X = np.concatenate([X, X])
-            X[len(rows.y) :, -1] = np.nan  # not this party
-            weight = None if weight is None else np.concatenate([weight, weight])
-        return X, weight
 
     # --- step 3: sums per leaf ---------------------------------------------------------------------------------------
 
@@ -339,16 +315,6 @@ class PartyTraining:
             for number, (leaf, tree) in enumerate(zip(self.train.leaves, self._seen, strict=True))
         ]
         return sealing.per_leaf(sums, n_outputs, question, self._said)
-
-
-def _own_level(split: Split, similar: SimilarRows) -> int | None:
-    """The level of this party in the column that names the party; None where there is none, or no other party.
-
-    All its rows have that level. So it grows trees on its rows twice, once for the others (see `_apart`).
-    """
-    if split.schema is None or split.schema.party is None or len(similar.parties) < 2:
-        return None
-    return int(split.training.X[0, -1])
 
 
 def _seed(*parts: int) -> int:

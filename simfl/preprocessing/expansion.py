@@ -9,7 +9,7 @@ class Expansion:
     """How columns are laid out: a number stays one column, a category gets one per level.
 
     `groups` says which columns belong together. On a common scale each group varies as much as one number does, so a
-    category of ten levels does not outweigh ten numbers. What is beyond these columns is left out.
+    category of ten levels does not outweigh ten numbers.
     """
 
     def __init__(self, n_levels: Ints) -> None:
@@ -29,7 +29,7 @@ class Expansion:
                [ 8., nan, nan]], dtype=float32)
         """
         if not self.n_levels.any():
-            return X if X.shape[1] == len(self.n_levels) else X[:, : len(self.n_levels)]
+            return X
         wide = np.empty((X.shape[0], self.width), dtype=np.float32)
         starts = np.concatenate([[0], np.cumsum(np.maximum(self.n_levels, 1))])
         for column, n in enumerate(self.n_levels):

@@ -59,7 +59,7 @@ class HeldOut:
 
     def read_by(self, model: Model) -> HeldOut:
         """The same rows as XGBoost's matrix, read once for all models of the same columns."""
-        return HeldOut(read_by(model, self.X, self.owner), self.y, self.owner, self.weight)
+        return HeldOut(model.matrix(self.X), self.y, self.owner, self.weight)
 
     def weighed(self, rows: AnyArray) -> Floats | None:
         """The weights of some rows."""
@@ -77,12 +77,6 @@ class HeldOut:
             places = {label: place for place, label in enumerate(classes)}
             self._places[classes] = np.array([places.get(label, -1) for label in self.y.tolist()])
         return self._places[classes]
-
-
-def read_by(model: Model, X: Any, owner: AnyArray | str) -> xgb.DMatrix:
-    """Rows as XGBoost's matrix, with the party that each belongs to where the model reads that, too."""
-    column = model.schema.party if model.schema else None
-    return model.matrix(X if column is None or isinstance(X, xgb.DMatrix) else X.assign(**{column.name: owner}))
 
 
 def losses(model: Model, held_out: HeldOut, prediction: AnyArray | None = None) -> Losses:
@@ -175,7 +169,7 @@ def continued_gains(alone: Mapping[str, Model], at_home: Mapping[str, Model], he
     found = []
     for party, model in at_home.items():
         own = held_out.part([party])
-        theirs, mine = (losses(m, own.read_by(m)) for m in (alone[party], model))
+        theirs, mine = (losses(m, own) for m in (alone[party], model))
         found += _gains({party: theirs}, mine, own, party, continued=True)
     return found
 

@@ -116,8 +116,7 @@ def _advice(own: Sequence[Gain], as_it_is: Mapping[str, Gain], continued: Mappin
         how = "continue the shared model at home (model.continued)"
         said.append(f"{_names(more)}: {how}; on own held-out rows the gain is then sure: {at_home}.")
     if stay_out:
-        other = "If these rows differ in kind from those of the others, try party_column=True."
-        said.append(f"{_names(stay_out)}: stay out, or keep using your own model. {other}")
+        said.append(f"{_names(stay_out)}: stay out, or keep using your own model.")
     return said
 
 

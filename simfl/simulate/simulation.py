@@ -80,8 +80,8 @@ class Simulation:
         at_home = {}
         for name, rows in self.own_rows.items():
             tell(f"SimFL, continued at {name}")
-            at_home[name] = found.simfl.for_party(name).continued(*rows)
-        gains += evaluation.continued_gains(alone, at_home, self.held_out)
+            at_home[name] = found.simfl.continued(*rows)
+        gains += evaluation.continued_gains(alone, at_home, held_out)
         return Measured(found.results, evaluation.own_scores(found.models, held_out, own), gains)
 
     def record(
@@ -119,7 +119,7 @@ class Simulation:
 
     def _read_by(self, model: Model) -> tuple[HeldOut, evaluation.OwnRows]:
         """The rows as XGBoost's matrices, read once for all models."""
-        own = {name: (evaluation.read_by(model, X, name), *more) for name, (X, *more) in self.own_rows.items()}
+        own = {name: (model.matrix(X), *more) for name, (X, *more) in self.own_rows.items()}
         return self.held_out.read_by(model), own
 
 

@@ -121,19 +121,6 @@ def deeper(params: TrainParams) -> TrainParams:
     return msgspec.structs.replace(params, max_depth=depth, min_child_weight=0.0, gamma=0.0)
 
 
-def apart(tree: Tree, column: int, level: int, n_levels: int) -> Tree:
-    """The tree with its splits on this column between this level and all others, on whose side missing values were."""
-    if tree.level_set is None or tree.goes_right is None or column not in tree.feature:
-        return tree
-    goes_right = np.zeros((len(tree.goes_right), max(tree.goes_right.shape[1], n_levels)), dtype=bool)
-    goes_right[:, : tree.goes_right.shape[1]] = tree.goes_right
-    for number in tree.level_set[tree.feature == column]:
-        is_right = goes_right[number, level]
-        goes_right[number, :n_levels] = not is_right
-        goes_right[number, level] = is_right
-    return replace(tree, goes_right=goes_right)
-
-
 def threads_for(X: Table, most: int) -> int:
     """How many threads pay off for a table of this size."""
     cells = X.nnz if sparse.issparse(X) else X.size

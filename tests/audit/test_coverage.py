@@ -133,14 +133,6 @@ def test_a_study_names_the_columns_that_it_binds(recipe):
         audit(frame, y, recipe=recipe, monotone_constraints={"wart": 1})
 
 
-@pytest.mark.parametrize("recipe", ["joint", "similar"])
-def test_the_column_of_the_party_is_left_out_with_a_word(recipe):
-    frame, y = patients()
-    found = audit(frame, y, recipe=recipe, n_trees=4, advise=False, attacks=["rows_from_trees"], party_column=True)
-    assert "names the party" in found.notes[-1]
-    assert found.n_features == 5
-
-
 def test_declared_cuts_are_where_trees_are_cut(numbers):
     schema = Schema.from_toml({"a": {"cuts": [-0.5, 0.5]}, "b": {"low": -3, "high": 3}, "c": "number", "d": "boolean"})
     grown = Together(*numbers, 2, 0, dict(JOINT, min_group=1, max_bin=6), schema=schema).trees()
