@@ -73,8 +73,7 @@ def fits(params: TrainParams) -> bool:
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
     by_level = 0 < grown.max_depth <= DEEPEST and not grown.max_leaves and grown.grow_policy == "depthwise"
     on_cpu = (params.device or "cpu") == "cpu"
-    # Noise and a function of the user's can make a hessian negative.
-    plain = params.leaf_values != "builder" and params.epsilon is None and not by_function(params.objective)
+    plain = params.leaf_values != "builder" and not by_function(params.objective)  # which has hessians of any size
     return bool(plain and by_level and on_cpu and all_columns and not bound)
 
 

@@ -20,7 +20,7 @@ STUDIES = [
     {"matching": "shared"},
     {"ids": "fresh"},
     {"turns": "all"},
-    {"epsilon": 50.0},
+    {"cuts": "shared"},
     {"turns": "proportional", "max_depth": 0},
 ]
 NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 255, 2**20])

@@ -23,7 +23,6 @@ RECIPES = {
     "several classes": {"objective": "multi:softprob"},
     "several classes at once": {"objective": "multi:softprob", "turns": "all", "n_trees": 6},
     "numbers": {"objective": "reg:squarederror"},
-    "noise": {"epsilon": 50.0},
     "shared cuts": {"cuts": "shared"},
     "rematch": {"rematch": 2},
     "constraints": {"monotone_constraints": [1, 0, 0, 0, -1, 0]},

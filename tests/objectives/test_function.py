@@ -5,6 +5,7 @@ import pytest
 import xgboost as xgb
 
 import simfl
+from simfl.data.schema import Schema
 from simfl.errors import DataError, ParameterError
 from simfl.params import train_params
 from simfl.training.losses import function, loss_named
@@ -148,8 +149,9 @@ def test_wrong_gradients_are_refused(returned, fact):
 
 def test_epsilon_is_refused():
     X, y = labels("binary:logistic")
+    one = simfl.Party("a", X, y, schema=Schema.from_toml({f"x{j}": {"low": -9, "high": 9} for j in range(X.shape[1])}))
     with pytest.raises(ParameterError, match="epsilon is not available with a function as objective"):
-        simfl.train(parties(X, y), objective=logistic, epsilon=1.0, **FEW)
+        simfl.train([one], objective=logistic, recipe="joint", epsilon=1.0, **FEW)
 
 
 def test_settings_of_words_are_refused():

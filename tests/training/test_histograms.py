@@ -215,7 +215,6 @@ def test_a_training_has_the_same_bits_on_any_number_of_threads_and_under_masks(o
     "params",
     [
         {"recipe": "paper"},
-        {"epsilon": 1.0},
         {"max_leaves": 8, "extra_depth": 0},
         {"grow_policy": "lossguide"},
         {"colsample_bytree": 0.5},
