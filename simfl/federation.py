@@ -36,7 +36,6 @@ from simfl.params import (
 )
 from simfl.party import Party, Session
 from simfl.privacy import boxes
-from simfl.privacy.guarantee import guarantee
 from simfl.privacy.tokens import SECRET_BYTES, private_of, secret_of
 from simfl.storage import write_atomically
 from simfl.training.losses import in_xgboost
@@ -271,9 +270,6 @@ def model_of(training: hub.Training) -> Model:
         traffic={},
         schema=training.prepared.schema,
         gain=np.sum(training.gains, axis=0).tolist() if training.gains else None,
-        epsilon=params.epsilon,
-        delta=None if params.epsilon is None else params.delta,
-        guarantee=guarantee(params, 1),
     )
     rounds = [*(start.rounds if start else []), *training.rounds]
     return models.build(rounds, labels.base_score, in_xgboost(params), training.prepared.n_features, about)

@@ -328,8 +328,6 @@ class Start(Message, frozen=True, kw_only=True):
     remember: NHashes  # for a rematch: keep the leaves of this many last trees
     warm_start: list[AdoptedTree] = []  # the trees of an earlier model that this training continues from
     n_parties: Parties = 1  # whose sums are added up
-    n_rounds: Count = 1  # with differential privacy, more rounds need more noise
-    shares_rows: bool = True  # whether sums onto rows are among them
 
 
 class Started(Message, frozen=True, kw_only=True):
@@ -375,7 +373,7 @@ class RowSums(Message, frozen=True, kw_only=True):
 
     round: Round
     sums: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
-    scores: SmallSums | None  # the metrics of the trees before; none under differential privacy
+    scores: SmallSums  # the metrics of the trees before
 
 
 class Grow(Message, frozen=True, kw_only=True):
@@ -440,7 +438,7 @@ Fact = Annotated[
 class Finished(Message, frozen=True, kw_only=True):
     """Leaves the party: the metrics after the last tree, and which protections it applied."""
 
-    scores: SmallSums | None
+    scores: SmallSums
     shown: dict[Fact, Count] = {}
 
 

@@ -98,10 +98,8 @@ class PrepareParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 0.0
     epsilon: Annotated[
         Epsilon | None,
-        "differential privacy of every row. Joint: for everything that its party sends; trees are drawn at random, "
-        "ranges, rows and classes are declared, and only noisy sums per leaf are sent. Similar: for the sums of "
-        "gradients that its party sends, not for stage 1 and the trees. No metrics or label sums are sent; None: no "
-        "noise",
+        "joint: differential privacy of every row, for everything that its party sends; trees are drawn at random, "
+        "ranges, rows and classes are declared, and only noisy sums per leaf are sent, no metrics; None: no noise",
     ] = None
     random_state: Annotated[Seed | None, "seed of everything random; None: a new one each time"] = None
     n_jobs: Annotated[int | None, "threads for all parties of this process together; None: all cores"] = None
@@ -351,9 +349,9 @@ def prepare_params(**given: Any) -> PrepareParams:
 def train_params(**given: Any) -> TrainParams:
     """The checked parameters of stage 2, with the recipe's values filled in."""
     checked: TrainParams = _with_settings(_checked(TrainParams, given))
-    if checked.epsilon is not None and checked.scale_pos_weight not in (None, 1.0):
+    if is_private(checked) and checked.scale_pos_weight not in (None, 1.0):
         raise ParameterError("epsilon counts a row as one: scale_pos_weight is not available with it.")
-    if checked.epsilon is not None and checked.objective not in PRIVATE_OBJECTIVES:
+    if is_private(checked) and checked.objective not in PRIVATE_OBJECTIVES:
         raise ParameterError(
             f"epsilon is not available with {checked.objective}: it needs gradients with a bound and a start value "
             f"that no label decides. Use {' or '.join(PRIVATE_OBJECTIVES)}."
@@ -391,7 +389,7 @@ def _with_settings(params: TrainParams) -> TrainParams:
 
 def is_private(params: PrepareParams | TrainParams) -> bool:
     """Whether everything that leaves a party is differentially private."""
-    return params.recipe == "joint" and params.epsilon is not None
+    return params.epsilon is not None
 
 
 def _check_declared(params: TrainParams) -> None:
@@ -525,7 +523,12 @@ def _refuse_other_recipes(params: Any) -> None:
 
 
 def _refuse_not_private(params: Any) -> None:
-    """Refuse what has no meaning with epsilon, or only with it."""
+    """Refuse epsilon without the joint recipe, and what has no meaning with it, or only with it."""
+    if is_private(params) and params.recipe != "joint":
+        raise ParameterError(
+            "epsilon is a parameter of recipe='joint': there everything that leaves a party is differentially private. "
+            "Set recipe='joint', or leave epsilon out."
+        )
     for field in msgspec.structs.fields(params):
         value = getattr(params, field.name)
         if is_private(params) and field.name in NOT_PRIVATE and value != field.default:

@@ -240,6 +240,13 @@ def test_a_later_fit_keeps_the_earlier_classes():
         first.fit(X, names, init_model=simfl.train([simfl.Party("p", X, y)], n_trees=2, objective="multi:softprob"))
 
 
+@pytest.mark.parametrize("estimator", [simfl.SimFLClassifier, simfl.SimFLRegressor])
+def test_epsilon_needs_the_joint_recipe(estimator):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(SimFLError, match=r"epsilon is a parameter of recipe='joint'.*Set recipe='joint'"):
+        estimator(epsilon=8.0).fit(X, y)
+
+
 # --- joint with epsilon: what must be declared ------------------------------------------------------------------------
 
 PRIVATE = {"recipe": "joint", "epsilon": 8.0, "rows": 600, "n_trees": 20, "random_state": 0}

@@ -63,6 +63,23 @@ def test_a_knob_of_joint_is_refused_elsewhere(recipe):
         train_params(recipe=recipe, count_epsilon=1.0)
 
 
+@pytest.mark.parametrize("recipe", ["default", "similar", "paper"])
+def test_epsilon_is_refused_elsewhere(recipe):
+    said = (
+        "epsilon is a parameter of recipe='joint': there everything that leaves a party is differentially private. "
+        "Set recipe='joint', or leave epsilon out."
+    )
+    rng = np.random.default_rng(0)
+    parties = [simfl.Party(name, rng.normal(size=(20, 3)), np.arange(20) % 2) for name in "ab"]
+    for refuses in (prepare_params, train_params, lambda **given: simfl.train(parties, **given)):
+        with pytest.raises(ParameterError) as refused:
+            refuses(recipe=recipe, epsilon=2.0)
+        assert str(refused.value) == said
+    with pytest.raises(ParameterError) as refused:
+        train_params(recipe=recipe, epsilon=2.0, rows=40)  # what goes with it is not named first
+    assert str(refused.value) == said
+
+
 def test_zero_neighbors_are_a_choice_and_not_a_gap():
     assert prepare_params(n_neighbors=0).n_neighbors == 0
 

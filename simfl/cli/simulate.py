@@ -194,7 +194,9 @@ def _declared(data: Dataset, recipe: str, epsilon: float, columns: Path | None) 
     from simfl.deploy.study import columns_of
 
     if recipe != "joint":
-        raise ParameterError("--epsilon goes with --recipe joint: only there it covers everything that leaves a party.")
+        raise ParameterError(
+            "--epsilon goes with --recipe joint: there everything that leaves a party is differentially private."
+        )
     if columns is None:
         raise ParameterError(
             "--epsilon needs --columns STUDY: nobody may ask where values lie, so a study.toml declares it in "

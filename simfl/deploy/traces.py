@@ -53,7 +53,7 @@ KEPT = (
     Kept(
         "party",
         ("runs/*/released.json", "runs/*/released.json.lock"),
-        "how much was released, in shares (with epsilon)",
+        "which noisy sums were released, as digests (with epsilon)",
     ),
     Kept("party", ("runs/*/stage.json", "runs/*/pid"), "how far the training has come, for `simfl runs`"),
     Kept("party", ("runs/*/model.ubj",), "the model"),

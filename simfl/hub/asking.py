@@ -48,24 +48,22 @@ def check_round(reply: Any, number: int) -> None:
     refuse_unless(reply.round == number, f"a reply for round {reply.round} where {number} belongs")
 
 
-def small_sums(arrays: Mapping[str, msg.SmallSums | None], n: int) -> dict[str, list[float]]:
-    """The sums of every party that sent any, n numbers each."""
+def small_sums(arrays: Mapping[str, msg.SmallSums], n: int) -> dict[str, list[float]]:
+    """The sums of every party, n numbers each."""
     found = {}
     for party, array in arrays.items():
-        if array is not None:
-            with sent_by(party):
-                found[party] = wire.unpack(array, "f8", (n,)).tolist()
-                refuse_unless(max(found[party]) < WIDEST and min(found[party]) > -WIDEST, "sums beyond all bounds")
+        with sent_by(party):
+            found[party] = wire.unpack(array, "f8", (n,)).tolist()
+            refuse_unless(max(found[party]) < WIDEST and min(found[party]) > -WIDEST, "sums beyond all bounds")
     return found
 
 
-def small_total(arrays: Mapping[str, msg.SmallSums | None], n: int, *, masked: bool) -> list[float]:
-    """Their sum over the parties, correctly rounded; empty if nobody sent any. Masked, it is all that can be known."""
+def small_total(arrays: Mapping[str, msg.SmallSums], n: int, *, masked: bool) -> list[float]:
+    """Their sum over the parties, correctly rounded. Masked, it is all that can be known."""
     if not masked:
         return [math.fsum(column) for column in zip(*small_sums(arrays, n).values(), strict=True)]
     found = []
     for party, array in arrays.items():
-        if array is not None:
-            with sent_by(party):
-                found.append(wire.unpack_wide(array, n))
+        with sent_by(party):
+            found.append(wire.unpack_wide(array, n))
     return wide_total(found)

@@ -27,9 +27,6 @@ def agree_on_labels(transport: Transport, params: TrainParams, masks: MaskSteps,
     """Ask for classes and label sums. Refuses labels that do not fit together, and impossible sums."""
     replies = ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.Classes)
     classes, loss = check_labels(replies, params), loss_of(params)
-    if params.epsilon is not None:  # sums of labels would tell about labels, without noise
-        n = max(len(classes or []) if loss.is_multi else 1, 2)
-        return Labels(classes, _base_score([1.0] * n, n, classes, params))
     n = (loss.n_sums if classes is None else len(classes)) + 1
     if n == 1:  # the start value does not depend on the labels
         return Labels(classes, _base_score([], 0.0, classes, params))

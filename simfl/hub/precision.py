@@ -18,7 +18,6 @@ from simfl.errors import DataError
 from simfl.hub.asking import refuse_unless
 from simfl.params import MAX_WEIGHT, TrainParams
 from simfl.privacy.exact import LEAF_BITS, power_above, resolution
-from simfl.privacy.noise import REACH, Noise
 from simfl.privacy.words import FORMS
 from simfl.training.groups import SPREAD
 from simfl.training.losses import GROWTH, loss_of, only_finds_splits
@@ -42,7 +41,7 @@ class RowPrecision(NamedTuple):
 
 @dataclass(frozen=True)
 class Precision:
-    """The bounds that the parties announced, and the noise that comes on top.
+    """The bounds that the parties announced.
 
     `ordinary`: a row's gradient and hessian that must stay visible where sums onto rows are rounded at random. None:
     they are not.
@@ -50,7 +49,6 @@ class Precision:
 
     started: Mapping[str, msg.Started]
     min_group: int = 1
-    noise: Noise | None = None
     ordinary: tuple[float, float] | None = None
     neighbors: Mapping[str, int] = field(default_factory=dict)  # per party: of how many rows each of its rows draws one
 
@@ -73,7 +71,7 @@ class Precision:
 
     def _short(self, uses: Mapping[str, float]) -> RowPrecision | None:
         """Rounded at random, in the fewest bytes in which ordinary rows stay visible."""
-        if self.ordinary is None or self.noise:
+        if self.ordinary is None:
             return None
         gradients, hessians = self._row_bounds(uses)
         short: tuple[msg.WordBytes, ...] = (3, 4)
@@ -85,10 +83,9 @@ class Precision:
         return None
 
     def _row_bounds(self, uses: Mapping[str, float]) -> tuple[list[float], list[float]]:
-        """Per party: how large its sums of gradients and of hessians onto a row can be, noise included."""
-        far = self.noise.row if self.noise else (0.0, 0.0)
+        """Per party: how large its sums of gradients and of hessians onto a row can be."""
         sizes = [(s, uses[party]) for party, s in self.started.items()]
-        return [s.gradient * n + REACH * far[0] for s, n in sizes], [s.hessian * n + REACH * far[1] for s, n in sizes]
+        return [s.gradient * n for s, n in sizes], [s.hessian * n for s, n in sizes]
 
     def _drawn(self, uses: float, neighbors: int) -> float:
         """How many of the rows that resemble a row are drawn onto it for one tree, as a rule. More are cut off."""
@@ -113,27 +110,17 @@ class Precision:
         gradients, hessians = zip(*self._leaf_bounds.values(), strict=True)
         return resolution(gradients, LEAF_BITS), resolution(hessians, LEAF_BITS)
 
-    @property
-    def least_hessian(self) -> float:
-        """The deviation of the noise in a leaf's total: anything below cannot be told from zero."""
-        return self.noise.leaf[1] * math.sqrt(len(self.started)) if self.noise else -math.inf
-
     # --- what can be -------------------------------------------------------------------------------------------------
 
     @cached_property
     def _leaf_bounds(self) -> dict[str, tuple[float, float]]:
-        """Per party: how large its sums of gradients and of hessians in a leaf can be, noise included."""
-        far = self.noise.leaf if self.noise else (0.0, 0.0)
-        return {
-            party: (s.total_gradient + REACH * far[0], s.total_hessian + REACH * far[1])
-            for party, s in self.started.items()
-        }
+        """Per party: how large its sums of gradients and of hessians in a leaf can be."""
+        return {party: (s.total_gradient, s.total_hessian) for party, s in self.started.items()}
 
     def are_possible(self, lowest: Longs, highest: Longs, parties: Sequence[str]) -> bool:
         """Whether no party's sums per leaf can be refused: all of them at once, as every tree is checked."""
         most = np.ldexp([self._leaf_bounds[party] for party in parties], [-unit for unit in self.per_leaf])
-        least = -most if self.noise else most * (-1, 0)
-        return bool((lowest >= least).all() and (highest <= most).all())
+        return bool((lowest >= most * (-1, 0)).all() and (highest <= most).all())
 
     def check_leaf_sums(self, lowest: Sequence[int], highest: Sequence[int], parties: Sequence[str]) -> None:
         """Refuse sums of these parties beyond what they announced: the extremes of gradients and of hessians."""
@@ -143,7 +130,7 @@ class Precision:
         least, most = math.ldexp(lowest[1], unit[1]), math.ldexp(highest[1], unit[1])
         refuse_unless(largest <= most_gradient, f"gradients in a leaf of {largest:g}, announced were {most_gradient:g}")
         refuse_unless(most <= most_hessian, f"hessians in a leaf of {most:g}, announced were {most_hessian:g}")
-        refuse_unless(self.noise is not None or least >= 0, f"hessians in a leaf of {least:g}")
+        refuse_unless(least >= 0, f"hessians in a leaf of {least:g}")
 
     def most_leaf_value(self, params: TrainParams, moved: float) -> float:
         """How large a leaf value can be that a builder found by itself, after trees that moved margins so far.
@@ -165,7 +152,7 @@ class Precision:
             step = max(GROWTH * start, start + moved)
         else:
             total = sum(s.total_gradient for s in bounds)
-            step = min(1 / RAREST, total / params.reg_lambda if params.reg_lambda and not self.noise else math.inf)
+            step = min(1 / RAREST, total / params.reg_lambda if params.reg_lambda else math.inf)
         return ROUNDING * params.learning_rate * min(step, params.max_delta_step or math.inf)
 
 

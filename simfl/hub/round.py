@@ -29,7 +29,6 @@ from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
 from simfl.params import TrainParams
 from simfl.privacy.exact import from_ints
-from simfl.privacy.noise import plan_noise
 from simfl.privacy.words import FORMS, add_bytes, can_be, most_steps
 from simfl.training.losses import loss_of
 from simfl.training.pruning import gain_of_features, keep_all, prune
@@ -79,17 +78,16 @@ class Rounds:
 
     def start(self) -> None:
         """New keys, and bounds for the digits of the parties' sums."""
-        prepared, params, n_parties = self.plan.prepared, self.plan.params, len(self.transport.parties)
+        prepared, params = self.plan.prepared, self.plan.params
         share_secret = prepared.params.matching == "blind" and prepared.has_similar_rows
         self.masks = agree_on_masks(self.transport, params, share_secret=share_secret, n_parties=len(prepared.parties))
         started = ask_all(self.transport, self._start_request(), msg.Started)
         for party, reply in started.items():
             with sent_by(party):
                 check_bounds(reply, prepared.rows[party], params)
-        noise = plan_noise(params, self.plan.n_rounds, n_parties, shares_rows=prepared.has_similar_rows)
         usual = ordinary(started, prepared.rows, params)
         neighbors = neighbors_of(prepared.rows, prepared.params.n_neighbors or 1)
-        self.precision = Precision(started, params.min_group or 1, noise, usual, neighbors)
+        self.precision = Precision(started, params.min_group or 1, usual, neighbors)
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 
     def _start_request(self) -> msg.Start:
@@ -101,8 +99,6 @@ class Rounds:
             base_margin=loss_of(params).margin(labels.base_score).tolist(),
             remember=prepared.n_hashes if params.rematch else 0,
             n_parties=len(self.transport.parties),
-            n_rounds=self.plan.n_rounds,
-            shares_rows=prepared.has_similar_rows,
             warm_start=list(self.plan.warm_start),
         )
 
@@ -179,7 +175,7 @@ class Rounds:
         for party, array in words.items():
             with sent_by(party):
                 found = add_bytes(total, wire.bytes_of(array, f"u{form.n_bytes}", shape), form)
-                sound = self.masks.on or can_be(found, most, negative_hessians=self.precision.noise is not None)
+                sound = self.masks.on or can_be(found, most)
                 refuse_unless(sound, "sums onto rows beyond the bounds that were announced")
         return wire.pack_words(total, form.n_bytes, shape)
 
@@ -272,7 +268,6 @@ class Rounds:
         finished, values, gains = [], [], np.zeros(self.plan.prepared.n_features)
         for i, tree in enumerate(trees):
             G, H = self._leaf_totals({p: (r.gradients[i], r.hessians[i]) for p, r in replies.items()}, tree.n_leaves)
-            H = np.maximum(H, self.precision.least_hessian)
             final, leaf_values = _leaf_values(params)(tree, G, H, params)
             gains += gain_of_features(tree, final, G, H, params, len(gains))
             finished.append(final)
@@ -316,14 +311,13 @@ class Rounds:
         self.previous = []
         self._score({party: reply.scores for party, reply in replies.items()})
 
-    def _score(self, scores: Mapping[str, msg.SmallSums | None]) -> None:
+    def _score(self, scores: Mapping[str, msg.SmallSums]) -> None:
         """The metrics of the trees before came in with the replies."""
         if len(self.state.history) == len(self.state.rounds):
             return  # there are no trees before, or they are scored already
         loss = loss_of(self.plan.params)
         half = len(loss.sums) + 1
-        found = small_total(scores, 2 * half, masked=self.masks.on)
-        total = found or [0.0] * 2 * half  # none are sent under differential privacy
+        total = small_total(scores, 2 * half, masked=self.masks.on)
         train, validation = (
             loss.finish(dict(zip(loss.sums, sums[:-1], strict=True)), sums[-1]) if sums[-1] else {}
             for sums in (total[:half], total[half:])

@@ -29,8 +29,7 @@ class State:
     moved: float = 0.0  # how far the trees can have moved a margin
     last: Grew | None = None  # the last round
     next_turn: int = 0  # the first that nobody has taken or lost
-    passed: int = 0  # turns in which a party was lost
-    has_passed: bool = False  # whether the last turn did
+    has_passed: bool = False  # whether a party was lost in the last turn
     matched: Rematched | None = None  # the last rematch
     best_round: int | None = None  # where early stopping watches
     stopped: bool = False
@@ -55,7 +54,7 @@ class State:
             case Stopped():
                 self.stopped = True
             case Passed():
-                self.next_turn, self.passed, self.has_passed = entry.turn + 1, self.passed + 1, True
+                self.next_turn, self.has_passed = entry.turn + 1, True
             case Rematched():
                 self.matched = entry
 

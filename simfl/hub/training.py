@@ -84,8 +84,6 @@ class _Trainer:
         _advise(self.transport, self.params)
         state = State(self.prepared.n_features)
         events = Events(self.recovery.journal, state, callbacks, self.transport.traffic)
-        if self.params.epsilon and state.began:  # sums of the turn that an earlier job was in may have left
-            events.record(Passed(turn=state.next_turn))
         plan = self._begin(events)
         for callback in callbacks:
             callback.before_training(parties, self.params)
@@ -152,8 +150,7 @@ class _Trainer:
         """Whose turn it is, until all trees are grown or the training is stopped."""
         order = TURNS[self.params.turns](self.prepared.n_rows)
         for place, numbers in islice(enumerate(order), state.next_turn, None):
-            spent = len(state.rounds) + (state.passed if self.params.epsilon else 0)  # noise is made for n rounds
-            if spent >= plan.n_rounds or state.stopped:
+            if len(state.rounds) >= plan.n_rounds or state.stopped:
                 return
             builders = [p for p in (self.prepared.parties[n] for n in numbers) if p in self.transport.parties]
             if builders:  # else the next in turn

@@ -20,7 +20,6 @@ from simfl.errors import ProtocolError
 from simfl.model.model import ATTRIBUTE, About, Model, build, warm_start
 from simfl.model.xgboost_document import Document, WarmStart, to_document
 from simfl.params import TrainParams
-from simfl.privacy.guarantee import guarantee
 from simfl.training.losses import in_xgboost, loss_of
 from simfl.training.trees import LEAF, Tree
 
@@ -81,7 +80,7 @@ def _beginnings(received: Model, found: WarmStart, adopted: Adopted) -> dict[str
 
 def _rebuilt(received: Model, found: WarmStart, adopted: Adopted) -> Model:
     """The model as this party writes it, from trees that it has recognised."""
-    params, trees = adopted.params, iter(_flat(found.rounds))
+    trees = iter(_flat(found.rounds))
     rounds = [[next(trees) for _ in grown] for grown in adopted.rounds[: len(found.rounds)]]
     about = About(
         classes=adopted.classes,
@@ -89,11 +88,8 @@ def _rebuilt(received: Model, found: WarmStart, adopted: Adopted) -> Model:
         traffic={},
         schema=adopted.schema,
         gain=None if received.gain is None else list(received.gain.values()),
-        epsilon=params.epsilon,
-        delta=None if params.epsilon is None else params.delta,
-        guarantee=guarantee(params, 1),
     )
-    return build(rounds, found.base_score, in_xgboost(params), adopted.n_features, about)
+    return build(rounds, found.base_score, in_xgboost(adopted.params), adopted.n_features, about)
 
 
 def _content(model: Model) -> tuple[Document, About]:

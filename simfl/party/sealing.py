@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from simfl.privacy.additive import Covers, Parts, add
 from simfl.privacy.exact import to_leaf_ints, to_wide
 from simfl.privacy.ledger import Account
 from simfl.privacy.masks import Masks, told
-from simfl.privacy.noise import Noise, add_noise
 from simfl.privacy.tokens import derive
 from simfl.privacy.words import FORMS, Extremes, Form, Words, can_be, from_bytes, most_steps, split, to_words
 from simfl.training.gradients import Landed
@@ -32,7 +30,7 @@ Pair = tuple[Doubles, Doubles]  # sums of gradients and of hessians
 
 
 @dataclass(frozen=True)
-class TogetherNoise:
+class Noise:
     """Noise for trees that are grown together. `key` is drawn once in a run: nothing is sent twice with other noise."""
 
     key: bytes = field(repr=False)
@@ -42,22 +40,21 @@ class TogetherNoise:
 
 @dataclass
 class Sealing:
-    """One party's exit. `masks` come with the keys, `noise` and `n_parties` with a training."""
+    """One party's exit. `masks` come with the keys, `noise` or `n_parties` with a training."""
 
     who: str
     must_mask: bool = False  # refuse to send sums that are not masked
     one_budget: bool = False  # all trainings of this session share the noise budget: they are one run
     masks: Masks | None = None
-    noise: Noise | None = None
-    together_noise: TogetherNoise | None = None  # of trees grown together with epsilon
-    n_parties: int = 1
+    noise: Noise | None = None  # of trees grown together with epsilon
+    n_parties: int = 1  # whose sums onto rows and per leaf are added up
     account: Account | None = None  # between machines: what was released stays on the disk
-    spent: dict[str, Fraction] = field(default_factory=dict)  # of the noise budget, by kind of sums; without an account
+    spent: set[str] = field(default_factory=set)  # what was released; without an account
     shown: Counter[str] = field(default_factory=Counter)  # what this party really did to what it sent
 
-    def begin(self, noise: Noise | None, n_parties: int) -> None:
-        """A training begins. In one run with another, what was released before still counts."""
-        self.noise, self.n_parties, self.spent = noise, n_parties, self.spent if self.one_budget else {}
+    def begin(self, noise: Noise | None) -> None:
+        """Trees are grown together. In one run with another training, what was released before still counts."""
+        self.noise, self.spent = noise, self.spent if self.one_budget else set()
 
     def check(self, mask: msg.Masking | None) -> None:
         """Refuse masks that are not over those who exchanged keys, before anything is done for the question."""
@@ -69,9 +66,7 @@ class Sealing:
         """A few sums whose size nobody knows beforehand. `said`: what all parties must have been told alike."""
         masks = self._masks(mask)
         drawn = None if mask is None or masks is None else masks.draw_wide(mask, purpose, said, len(values))
-        self._note_masks(drawn)
-        if purpose != "features":  # labels and metrics, of which epsilon sends none
-            self.shown["exact sums"] += 1
+        self._note(drawn)
         if drawn is None:
             return wire.pack(np.array(values, dtype=np.float64))
         return wire.pack_wide([v + m for v, m in zip(to_wide(values), drawn, strict=True)])
@@ -79,13 +74,9 @@ class Sealing:
     def onto_rows(self, landed: Landed, builder: str, question: msg.SumOntoRows, said: bytes) -> msg.Array:
         """Gradients and hessians summed onto the rows of a builder."""
         sums = landed.sums
-        if self.noise:
-            self._release("rows", Fraction(1, self.noise.most_rows), self.noise.row)
-            sums = np.stack(_noisy((sums[..., 0], sums[..., 1]), self.noise.row), axis=-1)
-        self._note_noise()
         words = to_words(sums, landed.tokens, question.exponents, FORMS[question.word_bytes], self.n_parties)
         drawn = self._row_masks(len(words), builder, question, said)
-        self._note_masks(drawn)
+        self._note(drawn)
         return wire.pack_words(words if drawn is None else words + drawn, question.word_bytes, sums.shape[:-1])
 
     def opened(
@@ -99,24 +90,20 @@ class Sealing:
         drawn = self._row_masks(len(words), builder, question, said)
         G, H = split(words if drawn is None else words + drawn, form)  # which removes the last ones
         self._check_possible(G, H, form)
-        return G.reshape(shape), (np.maximum(H, 0) if self.noise else H).reshape(shape)  # of noise, a hessian below 0
+        return G.reshape(shape), H.reshape(shape)
 
     def _check_possible(self, G: Longs, H: Longs, form: Form) -> None:
-        """Every other party cuts its sums off, so that all together fit; and no hessian is below zero without noise."""
+        """Every other party cuts its sums off, so that all together fit."""
         most = [(self.n_parties - 1) * steps for steps in most_steps(form, self.n_parties)]
-        found = Extremes((int(G.min(initial=0)), int(G.max(initial=0))), (int(H.min(initial=0)), int(H.max(initial=0))))
-        if not can_be(found, most, negative_hessians=self.noise is not None):
+        found = Extremes(int(G.min(initial=0)), int(G.max(initial=0)), int(H.max(initial=0)))
+        if not can_be(found, most):
             raise ProtocolError(
                 f"{self.who} received sums onto its rows that are not possible. Somebody sends false sums, and "
                 "masks hide who. Have every party check its labels and weights."
             )
 
-    def per_leaf(self, sums: Sequence[Pair], n_outputs: int, question: msg.SumPerLeaf, said: bytes) -> msg.LeafSums:
+    def per_leaf(self, sums: Sequence[Pair], question: msg.SumPerLeaf, said: bytes) -> msg.LeafSums:
         """Gradients and hessians summed per leaf of each tree."""
-        if self.noise:
-            self._release("leaves", Fraction(len(sums), n_outputs * self.noise.most_leaves), self.noise.leaf)
-            sums = [_noisy(pair, self.noise.leaf) for pair in sums]
-        self._note_noise()
         ints = [to_leaf_ints(pair[part], question.exponents[part], self.n_parties) for part in (0, 1) for pair in sums]
         packed = [wire.pack(values) for values in self._masked_leaves(ints, question, said)]
         return msg.LeafSums(round=question.round, gradients=packed[: len(sums)], hessians=packed[len(sums) :])
@@ -143,7 +130,7 @@ class Sealing:
         A step has one vector and one noise, now and after every restart. Another vector is not sent: the difference
         of two with the same noise would be exact, and two noises would count twice.
         """
-        noise = self.together_noise
+        noise = self.noise
         if noise is None:
             return parts
         key, own = _noise_of_step(noise.key, parts, number, state)
@@ -153,7 +140,7 @@ class Sealing:
                     f"{self.who} was asked for sums that it has sent before, from another table or after other trees, "
                     "or for more than epsilon was counted for. It sends nothing."
                 )
-            spent[own] = Fraction(1, noise.n_steps)
+            spent.add(own)
         drawn = discrete.draw(key, sum(part.size for part in parts)).view(np.uint64)
         return add([parts, np.split(drawn, np.cumsum([part.size for part in parts])[:-1])])
 
@@ -162,7 +149,7 @@ class Sealing:
 
         In one process there is nothing to continue from but what this program has sent itself.
         """
-        noise = self.together_noise
+        noise = self.noise
         if noise is None or not self.one_budget:
             return
         _, own = _noise_of_step(noise.key, parts, number, state)
@@ -173,15 +160,13 @@ class Sealing:
                     "table, or after other trees. It sends nothing. Put the table back, or start a new training."
                 )
 
-    def _releases(self) -> AbstractContextManager[dict[str, Fraction]]:
+    def _releases(self) -> AbstractContextManager[set[str]]:
         """What this run has released: on the disk, or of this session."""
         return self.account.releases() if self.account else nullcontext(self.spent)
 
     def note_together(self, mask: msg.Masking | None) -> None:
         """Note that such a vector leaves."""
-        noise = self.together_noise
-        exact = "exact sums" if noise is None else f"epsilon {noise.epsilon:g}"
-        self.shown.update(["plain sums" if mask is None else "masked sums", exact])
+        self._note(mask)
 
     def _masks(self, mask: msg.Masking | None) -> Masks | None:
         """The masks to use; None where sums are to be sent as they are."""
@@ -212,40 +197,22 @@ class Sealing:
         mask = question.mask
         masks = self._masks(mask)
         if masks is None or mask is None:
-            self._note_masks(None)
+            self._note(None)
             return sums
         together = np.concatenate(sums).view(np.uint64)
         said = told(said, question.round, question.exponents, question.trees)
         drawn = masks.draw(mask, "leaves", said, len(together), np.uint64)
-        self._note_masks(drawn)
+        self._note(drawn)
         hidden = (together + drawn).view(np.int64)
         return np.split(hidden, np.cumsum([len(v) for v in sums])[:-1])
 
-    def _release(self, kind: str, share: Fraction, deviations: tuple[float, float]) -> None:
-        """Count what is sent against what the noise was made for. Sums that have no share of it are not sent."""
-        if not all(deviations):
-            raise PrivacyError(f"{self.who} was asked for sums that epsilon leaves no noise for. It sends nothing.")
-        with self._releases() as spent:
-            if spent.get(kind, 0) + share > 1:
-                raise PrivacyError(
-                    f"{self.who} was asked for more sums than epsilon was counted for. It sends nothing."
-                )
-            spent[kind] = spent.get(kind, Fraction()) + share
-
-    def _note_masks(self, drawn: object | None) -> None:
-        """Note whether sums leave with masks on them."""
-        self.shown["plain sums" if drawn is None else "masked sums"] += 1
-
-    def _note_noise(self) -> None:
-        """Note whether sums of gradients leave with noise in them."""
-        self.shown["exact sums" if self.noise is None else f"epsilon {self.noise.epsilon:g}"] += 1
+    def _note(self, mask: object | None) -> None:
+        """Note that sums leave: whether with masks on them, and with noise in them."""
+        exact = "exact sums" if self.noise is None else f"epsilon {self.noise.epsilon:g}"
+        self.shown.update(["plain sums" if mask is None else "masked sums", exact])
 
 
 def _noise_of_step(secret: bytes, parts: Parts, number: int, state: bytes) -> tuple[bytes, str]:
     """The key of the noise of one vector in one step, and what is written down of it: others can tell nothing by it."""
     key = derive(secret, "noise", number, state, [hashlib.blake2b(part.tobytes()).digest() for part in parts])
     return key, f"step {number} {derive(key, 'digest')[:16].hex()}"
-
-
-def _noisy(sums: Pair, deviations: tuple[float, float]) -> Pair:
-    return add_noise(sums[0], deviations[0]), add_noise(sums[1], deviations[1])

@@ -29,7 +29,7 @@ from simfl.party.joint_rows import machine_of, model_of, private_machine_of
 from simfl.party.kept_keys import keep_noise_key, read_keys, write_keys
 from simfl.party.party import Party, Split
 from simfl.party.phases import ACCEPTS, Phase
-from simfl.party.sealing import Sealing, TogetherNoise
+from simfl.party.sealing import Noise, Sealing
 from simfl.party.signing import Signing
 from simfl.party.similar import Hashing, Searcher, SimilarRows
 from simfl.party.terms import Rules, Terms
@@ -312,9 +312,6 @@ class Session:
         signing = Signing(self.identity, self.name, self.run) if self.identity else None
         training = PartyTraining(message, self.name, self.split, self.similar, self._of_rows, signing)
         reply = training.begin(message, self.sealing)
-        event = event_of(message.params)
-        if event and self.sealing.account:
-            self.sealing.account.charge(event)
         self._training, self.adopted = training, None
         return reply
 
@@ -401,7 +398,7 @@ class Session:
         """What this party computes. With epsilon, the run is charged and its noise is ready before anything is."""
         params, sealing = message.params, self.sealing
         if not is_private(params):
-            sealing.together_noise = None
+            sealing.begin(None)
             whole = self.rules is None or message.parties == [*self.rules.terms.parties]
             return machine_of(message, self.split, self.private, self.n_jobs, self.shared, whole=whole)
         private_rows.check_declared(self.party)
@@ -411,8 +408,7 @@ class Session:
         event = event_of(params)
         if event and sealing.account:
             sealing.account.charge(event)
-        sealing.begin(None, len(message.parties))
-        sealing.together_noise = TogetherNoise(self._kept_noise_key(), params.epsilon or 0.0, machine.n_batches)
+        sealing.begin(Noise(self._kept_noise_key(), params.epsilon or 0.0, machine.n_batches))
         return machine
 
     def _kept_noise_key(self) -> bytes:

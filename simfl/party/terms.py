@@ -166,7 +166,6 @@ class Rules:
         classes, train = None, self.terms.train
         if isinstance(question, msg.SumLabels):
             classes = question.classes
-            self.refuse_unless(train.epsilon is None, "label sums are not sent under epsilon: they have no noise")
             own = (question.objective, question.settings) == (train.objective, settings_of(train))
             self.refuse_unless(own, f"the study's objective is {train.objective}")
             self.check_classes(classes)
@@ -177,7 +176,7 @@ class Rules:
     def check_classes(self, classes: list[Any] | None) -> None:
         """Labels are classes or numbers, as the objective says. Two classes are 0 and 1: more would be steeper.
 
-        Counts of a regression's labels would be a histogram of them; and noise is made for gradients up to 1.
+        Counts of a regression's labels would be a histogram of them.
         """
         objective = self.terms.train.objective
         few = classes is None or is_multi(objective) or len(classes) == 2
@@ -288,8 +287,6 @@ class Rules:
         several = is_multi(terms.train.objective)
         n_outputs = len(question.classes or ()) if several else 1
         self.refuse_unless(len(question.base_margin) == n_outputs, f"the study has {n_outputs} outputs")
-        self.refuse_unless(question.n_rounds == terms.n_rounds, f"the study has {terms.n_rounds} rounds")
-        self.refuse_unless(question.shares_rows == terms.shares_rows, "what is shared follows from the study")
         self.refuse_unless(not question.warm_start, "a study begins from nothing")
         if terms.masked:
             self.refuse_unless(question.n_parties == len(self.exchanged), "sums are over those who exchanged keys")

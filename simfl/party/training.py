@@ -16,7 +16,7 @@ from simfl import wire
 from simfl.arrays import AnyArray, Floats, Ints, smallest_type
 from simfl.data.schema import Schema, xgboost_types
 from simfl.data.table import as_targets
-from simfl.errors import DataError, ProtocolError
+from simfl.errors import ProtocolError
 from simfl.model.compare import Adopted, GrownTree
 from simfl.params import BINS
 from simfl.party.party import Rows, Split
@@ -26,7 +26,6 @@ from simfl.party.similar import SimilarRows
 from simfl.preprocessing.tables import HashValues
 from simfl.privacy.exact import power_above
 from simfl.privacy.masks import told
-from simfl.privacy.noise import plan_noise
 from simfl.privacy.words import FORMS
 from simfl.training import trees
 from simfl.training.gradients import Landed, add_values, draw_similar, sum_onto_similar, sum_per_leaf, weighted
@@ -110,14 +109,8 @@ class PartyTraining:
 
     def begin(self, start: msg.Start, sealing: Sealing) -> msg.Started:
         """Prepare the exit for this training's sums, and announce their bounds."""
-        noise = plan_noise(start.params, start.n_rounds, start.n_parties, shares_rows=start.shares_rows)
         rows = self.split.training
-        if noise is not None and rows.weight is not None and rows.heaviest > 1:
-            raise DataError(
-                f"{self.split.who} has rows of weight above 1: epsilon counts a row as one. Scale the weights down."
-            )
-        sealing.begin(noise, start.n_parties)
-        self.shown = sealing.shown
+        sealing.n_parties, self.shown = start.n_parties, sealing.shown
         g, h = self.loss.bounds(self.train.margin, self.train.y)
         return msg.Started(
             gradient=power_above(g * rows.heaviest),
@@ -190,10 +183,8 @@ class PartyTraining:
         leaves = np.stack(recent, axis=1)  # in the type of the largest tree
         return HashValues(np.zeros(leaves.shape[1], dtype=np.int32), leaves)
 
-    def scores(self, mask: msg.Masking | None, sealing: Sealing) -> msg.SmallSums | None:
+    def scores(self, mask: msg.Masking | None, sealing: Sealing) -> msg.SmallSums:
         """Sums of the metrics and the weight behind them, on training and on validation rows."""
-        if sealing.noise:  # metrics are sums, too
-            return None
         sums: list[float] = []
         for following in (self.train, self.validation):
             found = following and self.loss.all_sums(following.margin, following.y, following.rows.weight)
@@ -309,12 +300,11 @@ class PartyTraining:
         if not self.g.size:
             raise ProtocolError(f"{self.split.who} was asked for leaf sums before a round began.")
         self._see([Content(tree, None) for tree in question.trees], question.signed)
-        n_outputs = self.n_outputs
         sums = [
-            sum_per_leaf(leaf, self.g, self.h, number % n_outputs, tree.n_leaves)
+            sum_per_leaf(leaf, self.g, self.h, number % self.n_outputs, tree.n_leaves)
             for number, (leaf, tree) in enumerate(zip(self.train.leaves, self._seen, strict=True))
         ]
-        return sealing.per_leaf(sums, n_outputs, question, self._said)
+        return sealing.per_leaf(sums, question, self._said)
 
 
 def _seed(*parts: int) -> int:

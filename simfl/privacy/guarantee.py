@@ -14,11 +14,11 @@ them. So each party's noise needs only one part in m - c of the variance. Adding
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from simfl.errors import ParameterError
-from simfl.params import TrainParams, is_private
+from simfl.params import TrainParams
 from simfl.privacy.discrete import INEXACT, VARIANCE
-from simfl.privacy.noise import multiplier
 
 SLACK = 1e-9  # of the noise: more than the discrete law and the arithmetic of this page can lack
 MOST_VALUES = 2**28  # that a party sends in a training
@@ -47,18 +47,37 @@ def longest(params: TrainParams, n_parties: int) -> float:
     return math.sqrt(VARIANCE * not_colluding(params, n_parties)) / (z * each)
 
 
+def multiplier(epsilon: float, delta: float) -> float:
+    """The noise, in units of its sensitivity, that makes one release (epsilon, delta)-private.
+
+    >>> round(multiplier(1.0, 1e-5), 2)
+    3.73
+    """
+    return float(_accountant().get_sigma_gaussian(epsilon, delta))
+
+
+def epsilon_of(noise_multiplier: float, delta: float) -> float:
+    """What one release with this noise is worth.
+
+    >>> round(epsilon_of(3.73, 1e-5), 2)
+    1.0
+    """
+    return float(_accountant().get_epsilon_gaussian(noise_multiplier, delta))
+
+
+def _accountant() -> Any:
+    try:
+        import dp_accounting  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise ParameterError('epsilon needs an accountant. Install it: pip install "simfl[dp]".') from None
+    return dp_accounting
+
+
 def guarantee(params: TrainParams, n_parties: int) -> str | None:
     """The promise, in words that can be quoted; None without epsilon."""
     if params.epsilon is None:
         return None
     numbers = f"epsilon = {params.epsilon:g} and delta = {params.delta:g}"
-    if not is_private(params):
-        return (
-            f"The sums of gradients that a party sent are differentially private with {numbers} for changing the label "
-            "of one of its rows or leaving its gradients out; this does not cover stage 1 (names of hash values, "
-            "moments, which rows resemble which), the trees that the party built from its own rows, the number of its "
-            "rows, its columns and its classes."
-        )
     return (
         f"Everything that a party sent because of its rows, and so the model, is differentially private with {numbers} "
         f"for adding or removing {_unit(params)}, against {_against(params, n_parties)}; this does not cover what the "

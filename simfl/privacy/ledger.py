@@ -19,16 +19,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from simfl.errors import FileError, PrivacyError
-from simfl.params import TrainParams, is_private
-from simfl.privacy.noise import epsilon_of, multiplier
+from simfl.params import TrainParams
+from simfl.privacy.guarantee import epsilon_of, multiplier
 from simfl.storage import locked, require_private_file, write_atomically
 
 _FIRST = "simfl ledger 1"
@@ -39,7 +38,6 @@ Positive = Annotated[float, Meta(gt=0)]
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run costs: all that it releases is one mechanism, whose noise is in units of what a row can change."""
 
-    mechanism: Literal["gaussian", "discrete gaussian"] = "gaussian"  # the second covers all that leaves
     multiplier: Positive
     epsilon: Positive  # as the study states it
     delta: Positive
@@ -180,24 +178,21 @@ class Account:
         if any(entry.run == self.run for entry in self.ledger.entries()):
             self._read()
         elif not self.file.exists():
-            write_atomically(self.file, b"{}", private=True)
+            write_atomically(self.file, b"[]", private=True)
         self.ledger.charge(self.run, self.study, event, self.table)
 
     @contextmanager
-    def releases(self) -> Iterator[dict[str, Fraction]]:
-        """What was released, by kind, as shares of what the noise was made for; what is added is on the disk after."""
+    def releases(self) -> Iterator[set[str]]:
+        """What was released; what is added is on the disk after."""
         with locked(self.file):
-            shares = self._read()
-            yield shares
-            write_atomically(
-                self.file, msgspec.json.encode({kind: str(share) for kind, share in shares.items()}), private=True
-            )
+            released = self._read()
+            yield released
+            write_atomically(self.file, msgspec.json.encode(sorted(released)), private=True)
 
-    def _read(self) -> dict[str, Fraction]:
+    def _read(self) -> set[str]:
         try:
-            found = msgspec.json.decode(self.file.read_bytes(), type=dict[str, str])
-            return {kind: Fraction(share) for kind, share in found.items()}
-        except (OSError, ValueError, ZeroDivisionError, msgspec.MsgspecError):
+            return msgspec.json.decode(self.file.read_bytes(), type=set[str])
+        except (OSError, ValueError, msgspec.MsgspecError):
             raise FileError(
                 f"{self.file} is missing or damaged, so all that the run {self.run!r} may release counts as released. "
                 "Start a new training."
@@ -209,7 +204,6 @@ def event_of(params: TrainParams) -> Event | None:
     if params.epsilon is None:
         return None
     return Event(
-        mechanism="discrete gaussian" if is_private(params) else "gaussian",
         multiplier=multiplier(params.epsilon, params.delta),
         epsilon=params.epsilon,
         delta=params.delta,

@@ -40,7 +40,7 @@ MEANINGS = (  # of every protection: on, and off
         "Thresholds come from a public grid.",
         "A threshold is the exact value of one of the builder's rows.",
     ),
-    ("Noise (differential privacy)", "Sums carry noise for epsilon = {epsilon:g}.", "Sums are exact."),
+    ("Noise (differential privacy)", "", "Sums are exact."),
     (
         "Fewer hash values than columns (L < d)",
         "A row cannot be solved for exactly from its hash values. It can still be estimated.",

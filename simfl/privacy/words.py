@@ -31,14 +31,8 @@ class Form(NamedTuple):
 
     n_bytes: int
     gradient_bits: int  # beside the sign
-    hessian_bits: int  # beside the sign, if there is one
-    signed_hessians: bool
+    hessian_bits: int  # above them the gradient begins
     spare: int  # how many more bits the builder's own numbers have
-
-    @property
-    def shift(self) -> int:
-        """Where the gradient begins."""
-        return self.hessian_bits + self.signed_hessians
 
     @property
     def at_random(self) -> bool:
@@ -49,19 +43,20 @@ class Form(NamedTuple):
 FORMS: Final = {
     form.n_bytes: form
     for form in (
-        Form(3, 12, 11, signed_hessians=False, spare=16),
-        Form(4, 15, 16, signed_hessians=False, spare=16),
-        Form(7, 31, 23, signed_hessians=True, spare=0),
-        Form(8, 31, 31, signed_hessians=True, spare=0),
+        Form(3, 12, 11, spare=16),
+        Form(4, 15, 16, spare=16),
+        Form(7, 31, 23, spare=0),
+        Form(8, 31, 31, spare=0),
     )
 }
 
 
 class Extremes(NamedTuple):
-    """The smallest and the largest of some sums."""
+    """The smallest and the largest of some sums of gradients, and the largest of those of hessians."""
 
-    gradients: Pair
-    hessians: Pair
+    low: int
+    high: int
+    hessian: int
 
 
 def most_steps(form: Form, n_parties: int) -> Pair:
@@ -84,7 +79,7 @@ def to_words(sums: Doubles, tokens: RowTokens, exponents: Pair, form: Form, n_pa
     (array([-6]), array([4]))
     """
     words = np.empty(sums.shape[:2], dtype=np.uint64)
-    _to_words(sums, tokens, *_grid(exponents, form, n_parties), form.shift, form.at_random, words)
+    _to_words(sums, tokens, *_grid(exponents, form, n_parties), form.hessian_bits, form.at_random, words)
     return words.ravel()
 
 
@@ -110,16 +105,15 @@ def to_bytes(words: Words, n_bytes: int) -> bytes:
 
 def add_bytes(total: Words, data: bytes, form: Form, sign: int = 1) -> Extremes:
     """Add (or subtract) the words behind these bytes; returns the extremes of the sums in them."""
-    found = np.zeros(4, dtype=np.int64)
-    _add(total, np.frombuffer(data, dtype=np.uint8), form.n_bytes, form.shift, form.signed_hessians, sign, found)
-    low_g, high_g, low_h, high_h = found.tolist()
-    return Extremes((low_g, high_g), (low_h, high_h))
+    found = np.zeros(3, dtype=np.int64)
+    _add(total, np.frombuffer(data, dtype=np.uint8), form.n_bytes, form.hessian_bits, sign, found)
+    return Extremes(*found.tolist())
 
 
 def from_bytes(data: bytes, n_bytes: int) -> Words:
     """The words behind these bytes."""
     words = np.zeros(len(data) // n_bytes, dtype=np.uint64)
-    add_bytes(words, data, Form(n_bytes, 0, 8, signed_hessians=False, spare=0))
+    add_bytes(words, data, Form(n_bytes, 0, 8, spare=0))
     return words
 
 
@@ -127,22 +121,16 @@ def split(words: Words, form: Form) -> tuple[Longs, Longs]:
     """The gradients and hessians in words, whatever is in the bytes above."""
     above = 64 - 8 * form.n_bytes
     whole = words.view(np.int64) << above >> above
-    H = whole & (2**form.shift - 1)
-    if form.signed_hessians:
-        H -= H >> (form.shift - 1) << form.shift
-    return (whole - H) >> form.shift, H
+    return whole >> form.hessian_bits, whole & (2**form.hessian_bits - 1)
 
 
-def can_be(found: Extremes, most: Sequence[int], *, negative_hessians: bool) -> bool:
+def can_be(found: Extremes, most: Sequence[int]) -> bool:
     """Whether these sums are within the bounds of one party, or of several."""
-    (low_g, high_g), (low_h, high_h) = found
-    return (
-        -most[0] <= low_g and high_g <= most[0] and (-most[1] if negative_hessians else 0) <= low_h <= high_h <= most[1]
-    )
+    return -most[0] <= found.low and found.high <= most[0] and found.hessian <= most[1]
 
 
 @njit(nogil=True, cache=True)
-def _to_words(sums, tokens, scales, most, shift, at_random, words):  # type: ignore[no-untyped-def]
+def _to_words(sums, tokens, scales, most, hessian_bits, at_random, words):  # type: ignore[no-untyped-def]
     for row in range(words.shape[0]):
         for output in range(words.shape[1]):
             g, h = sums[row, output, 0] * scales[0], sums[row, output, 1] * scales[1]
@@ -153,32 +141,23 @@ def _to_words(sums, tokens, scales, most, shift, at_random, words):  # type: ign
             else:
                 g, h = np.rint(g), np.rint(h)
             g = most[0] if g > most[0] else -most[0] if g < -most[0] else g
-            h = most[1] if h > most[1] else -most[1] if h < -most[1] else h
-            words[row, output] = (np.uint64(np.int64(g)) << np.uint64(shift)) + np.uint64(np.int64(h))
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _parts(word, n_bytes, shift, signed):  # type: ignore[no-untyped-def]
-    above = np.uint64(64 - 8 * n_bytes)
-    whole = np.int64(word << above) >> np.int64(above)
-    h = whole & ((np.int64(1) << np.int64(shift)) - np.int64(1))
-    if signed and h >> np.int64(shift - 1):
-        h -= np.int64(1) << np.int64(shift)
-    return (whole - h) >> np.int64(shift), h
+            h = most[1] if h > most[1] else h
+            words[row, output] = (np.uint64(np.int64(g)) << np.uint64(hessian_bits)) + np.uint64(np.int64(h))
 
 
 @njit(nogil=True, cache=True)
-def _add(total, data, n_bytes, shift, signed, sign, found):  # type: ignore[no-untyped-def]
-    low_g, high_g, low_h, high_h = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+def _add(total, data, n_bytes, hessian_bits, sign, found):  # type: ignore[no-untyped-def]
+    low, high, most = np.int64(0), np.int64(0), np.int64(0)
+    above, below = np.uint64(64 - 8 * n_bytes), (np.int64(1) << np.int64(hessian_bits)) - np.int64(1)
     for i in range(len(total)):
         word, at = np.uint64(0), n_bytes * i
         for byte in range(n_bytes):
             word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
-        g, h = _parts(word, n_bytes, shift, signed)
-        low_g, high_g = g if g < low_g else low_g, g if g > high_g else high_g
-        low_h, high_h = h if h < low_h else low_h, h if h > high_h else high_h
+        whole = np.int64(word << above) >> np.int64(above)
+        g, h = whole >> np.int64(hessian_bits), whole & below
+        low, high, most = g if g < low else low, g if g > high else high, h if h > most else most
         total[i] += np.uint64(sign) * word
-    found[0], found[1], found[2], found[3] = low_g, high_g, low_h, high_h
+    found[0], found[1], found[2] = low, high, most
 
 
 @njit(nogil=True, cache=True)

@@ -118,7 +118,7 @@ def _without_noise(params: dict[str, Any]) -> dict[str, Any]:
 
 def _joint_params(params: dict[str, Any]) -> dict[str, Any] | None:
     """The same training with trees grown together; None where that is SimFL's own recipe, or does not apply."""
-    if params.get("recipe") == "joint" or params.get("epsilon") is not None:
+    if params.get("recipe") == "joint":
         return None
     kept = {name: value for name, value in params.items() if name not in (*parameters.NOT_JOINT, "eval_metric")}
     return kept | {"recipe": "joint"}

@@ -70,8 +70,7 @@ def fits(params: TrainParams) -> bool:
     """Whether trees of these parameters can be grown here. If not, XGBoost grows them."""
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
     shallow = 0 < deeper(params).max_depth <= DEEPEST
-    plain = params.leaf_values != "builder" and params.epsilon is None  # noise can make a hessian negative
-    return bool(plain and shallow and params.colsample_bytree == 1 and not bound)
+    return bool(params.leaf_values != "builder" and shallow and params.colsample_bytree == 1 and not bound)
 
 
 # --- bins ------------------------------------------------------------------------------------------------------------

@@ -81,10 +81,6 @@ def _own_similar(question, _):
     return replace(question, similar={VICTIM: next(iter(question.similar.values()), msg.Array("u1", (1, 1), b"\x00"))})
 
 
-def _own_groups(question, _):
-    return replace(question, similar={builder: msg.Array("u1", (1,), b"\x00") for builder in question.builders})
-
-
 def _one_column(question, _):
     """A scale on which one of the twelve columns counts."""
     deviation = wire.unpack(question.deviation, "f8", (12,)) * 1e4
@@ -138,10 +134,7 @@ LIES = [
     before("9: classes that nobody has", msg.SumLabels, "its own log says why", classes=[77, 88]),
     Lie("8: labels of fewer", msg.SumLabels, "over exactly those who exchanged keys", _fewer),
     of_start("7: smaller groups", "min_group = 5, not 1", min_group=1),
-    of_start("6: noise off", "epsilon", epsilon=1e6),
     of_start("6: the builder's values", "leaf_values = global, not builder", leaf_values="builder"),
-    before("6: nothing shared", msg.Start, "what is shared follows from the study", shares_rows=False),
-    Lie("7: the hub's groups", msg.SumOntoRows, "the study's ids last", _own_groups),
     again("7: a round again", msg.SumOntoRows, ONCE, _other_step),
     Lie("8: a turn that nobody lost", msg.SumOntoRows, "over fewer parties than the one before", _passed, after=True),
     again("4: a tree of the hub's own", msg.SumPerLeaf, ONCE, _made_up),
@@ -149,20 +142,8 @@ LIES = [
     Lie("8: leaves of fewer", msg.SumPerLeaf, "over exactly those who exchanged keys", _fewer, 1),
 ]
 
-# In a study with noise, in which the loss of a party is claimed when its round is half over.
-NOISY_LIES = [
-    of_start("6: noise off", "epsilon = 50.0, not None", epsilon=None),
-    before("6: few rounds", msg.Start, "rounds", n_rounds=1),
-    again("6: noise off afterwards", msg.Start, "epsilon = 50.0", lambda q, _: replace(q, params=_plain(q.params))),
-    Lie(
-        "6: label sums",
-        msg.Start,
-        "not sent under epsilon",
-        lambda *_: msg.SumLabels(objective="binary:logistic", classes=[0, 1]),
-    ),
-    again("7: the hub's groups", msg.SumOntoRows, ONCE, _own_groups),
-    Lie("8: the round over fewer", msg.Grow, ONCE, _old_round, 1),
-]
+# In a study without a rematch, in which the loss of a party is claimed when its round is half over.
+LIES_AFTER_A_LOSS = [Lie("8: the round over fewer", msg.Grow, ONCE, _old_round, 1)]
 
 
 # In a study whose trees are grown together. The first party is the victim; the second reads the second batch.
@@ -231,10 +212,6 @@ JOINT_LIES = [
 ]
 
 
-def _plain(params):
-    return replace(params, epsilon=None)
-
-
 class Liar:
     """Stands before the transport of a job."""
 
@@ -280,10 +257,10 @@ class LyingHub(HubEndpoint):
         """Train, and lie."""
         kit = folder / "startup"
         identity = Identity.read(kit / "server.crt", kit / "server.key", kit / "rootCA.pem")
-        noisy = "epsilon" in self.study.parameters
+        lost = self.study.parameters.get("rematch") == 0
         joint = self.study.parameters.get("recipe") == "joint"
-        lies = NOISY_LIES if noisy else JOINT_LIES if joint else LIES
-        liar = Liar(transport, identity, self.run, lies, noisy)
+        lies = LIES_AFTER_A_LOSS if lost else JOINT_LIES if joint else LIES
+        liar = Liar(transport, identity, self.run, lies, lost)
         transport.ask_all = liar.ask_all
         try:
             super().conduct(transport, folder)

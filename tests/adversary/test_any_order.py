@@ -19,7 +19,7 @@ STUDIES = [
     {},
     {"matching": "shared"},
     {"turns": "all"},
-    {"epsilon": 50.0},
+    {"cuts": "shared"},
     {"turns": "proportional", "max_depth": 0},
 ]
 NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 255, 2**20])

@@ -209,7 +209,7 @@ def test_masked_sums_that_cannot_be_are_not_built_on(false):
     session.sealing.masks.last.clear()  # that was only a look
     form, (part, sign) = FORMS[question.word_bytes], false
     wanted_G, wanted_H = (sign * (2**form.gradient_bits - 1), H) if part == "gradients" else (G, sign)
-    added = ((wanted_G - G) << form.shift) + (wanted_H - H)
+    added = ((wanted_G - G) << form.hessian_bits) + (wanted_H - H)
     words = from_bytes(question.sums.data, form.n_bytes) + added.ravel().view(np.uint64)
     sums = replace(question.sums, data=to_bytes(words, form.n_bytes))
     with pytest.raises(ProtocolError, match=r"sums onto its rows that are not possible.*masks hide who"):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy.endpoints import PartyEndpoint
-from simfl.errors import PrivacyError, ProtocolError
+from simfl.errors import ProtocolError
 from simfl.transport import flare
 from tests.adversary.lying import NAMES, STUDY, halted, keys_with, refuses, terms_of, whole_run
 
@@ -25,7 +25,6 @@ def test_an_honest_run_breaks_no_rule():
         {"turns": "all"},
         {"turns": "proportional"},
         {"recipe": "paper", "rematch": 0},
-        {"epsilon": 50.0},
         {"n_neighbors": 0, "rematch": 0},
     ):
         assert whole_run(**changed).replies(msg.Finished).keys() == {*NAMES}, changed
@@ -190,8 +189,8 @@ def test_labels_are_what_the_objective_says():
 
 
 def test_two_classes_are_zero_and_one():
-    """The second of them as number 999 would have a gradient a thousand times as long as the noise was made for."""
-    session, start = halted(msg.Start, **NOISE)
+    """The second of them as number 999 would have a gradient a thousand times as long."""
+    session, start = halted(msg.Start)
     many = [0, *range(2, 1000), 1]
     refuses(session, replace(start, classes=many), "the study's objective is binary:logistic")
 
@@ -259,54 +258,24 @@ def test_a_study_that_matches_no_rows_hashes_none():
     refuses(session, question, "looks for no similar rows")
 
 
-# --- 6: noise --------------------------------------------------------------------------------------------------------
-
-NOISE = {"epsilon": 5.0, "rematch": 0}
-
-
-def test_starting_again_does_not_reset_the_noise_budget():
-    session, start = halted(msg.Start, **NOISE)
-    session.handle(start)
-    session.sealing.spent = {"rows": 1, "leaves": 1}
-    session.handle(start)
-    assert session.sealing.spent == {"rows": 1, "leaves": 1}
-    _, question = halted(msg.SumOntoRows, **NOISE)
-    with pytest.raises(PrivacyError, match="more sums than epsilon was counted for"):
-        session.handle(replace(question, previous=[]))
+# --- 6: another training ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"shares_rows": False}, "what is shared follows from the study"),
-        ({"n_rounds": 1}, "the study has 6 rounds"),
         ({"leaf_values": "builder"}, "leaf_values = global, not builder"),
-        ({"epsilon": None}, "epsilon = 5.0, not None"),
-        ({"epsilon": 1e6}, "epsilon = 5.0, not"),
-        ({"delta": 0.9}, "delta = 1e-05, not 0.9"),
+        ({"n_trees": 1}, "n_trees = 6, not 1"),
         ({"min_group": 2}, "min_group = 1, not 2"),
         ({"base_margin": [0.0] * 9}, "the study has 1 outputs"),
     ],
 )
-def test_noise_is_not_switched_off_by_a_start(change, rule):
-    session, start = halted(msg.Start, **NOISE)
+def test_a_protection_is_not_switched_off_by_a_start(change, rule):
+    session, start = halted(msg.Start)
     of_params = {name: value for name, value in change.items() if name in start.params.__struct_fields__}
     changed = replace(start, params=replace(start.params, **of_params))
     refuses(session, replace(changed, **{k: v for k, v in change.items() if k not in of_params}), rule)
     session.handle(start)
-
-
-def test_sums_without_a_share_of_the_noise_are_not_sent():
-    session, question = halted(msg.SumPerLeaf, **NOISE)
-    session.sealing.noise = type(session.sealing.noise)((1.0, 1.0), (0.0, 0.0), 6, 6, 5.0)
-    with pytest.raises(PrivacyError, match="no noise for"):
-        session.handle(question)
-
-
-def test_label_sums_are_not_sent_under_epsilon():
-    _, question = halted(msg.SumLabels)
-    session, _ = halted(msg.Start, **NOISE)
-    refuses(session, question, "not sent under epsilon")
 
 
 # --- 7: many questions of one round ----------------------------------------------------------------------------------
@@ -325,9 +294,8 @@ def test_a_round_is_answered_once_and_an_identical_question_identically(kind):
 
 
 @pytest.mark.parametrize("kind", [msg.SumOntoRows, msg.Grow])
-@pytest.mark.parametrize("exact", [{"leaf_values": "builder", "extra_depth": 0}, NOISE], ids=["builder", "noise"])
-def test_short_words_only_where_sums_onto_rows_find_nothing_but_splits(kind, exact):
-    session, question = halted(kind, **exact)
+def test_short_words_only_where_sums_onto_rows_find_nothing_but_splits(kind):
+    session, question = halted(kind, leaf_values="builder", extra_depth=0)
     assert question.word_bytes >= 7
     refuses(session, replace(question, word_bytes=3), "at least 7 bytes")
 

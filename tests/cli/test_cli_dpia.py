@@ -64,16 +64,6 @@ def test_the_page_has_the_findings_of_the_audit_the_rules_and_the_digests(simfl_
     assert "SealedModel" in text.split("Not sent")[1]
 
 
-def test_with_epsilon_it_states_the_promise_and_what_the_table_has_spent(simfl_command, tmp_path):
-    write_files(tmp_path, "epsilon = 3.0\n")
-    assert simfl_command("audit", "study.toml", "--no-advice", "--dpia", "d.html") == 0
-    text = text_of("d.html")
-    assert "with epsilon = 3 and delta = 1e-05" in text
-    assert "this does not cover stage 1" in text
-    assert "The study would spend epsilon 3" in text
-    assert "No bound is proven" not in text
-
-
 def test_an_audit_of_a_joint_study_with_epsilon_tests_its_promise(simfl_command, tmp_path):
     """Exact sums are not sent: attacks on them would be attacks on something else."""
     write_files(tmp_path, 'recipe = "joint"\nepsilon = 3.0\nrows = 400\ncolluding = 0\n')
@@ -86,7 +76,11 @@ def test_an_audit_of_a_joint_study_with_epsilon_tests_its_promise(simfl_command,
     assert "noisy sums of gradients per leaf" in json.loads(Path("a.json").read_text())["sees"]["other party"]
     text = text_of("d.html")
     assert "promised is 3" in text or "no better than guessing" in text
+    assert "with epsilon = 3 and delta = 1e-05" in text
     assert "the hub and everybody who takes no part (the other" in text
+    assert "this does not cover what the study declares" in text
+    assert "The study would spend epsilon 3" in text
+    assert "No bound is proven" not in text
 
 
 def test_with_a_joint_study_the_promise_is_the_one_of_the_model(tmp_path):

@@ -27,7 +27,6 @@ from tests.deploy.one_process import Federation
 ROOT = Path(__file__).parents[2]
 KINDS = {
     "similar": "validation_fraction = 0.25",
-    "epsilon": "epsilon = 4.0",
     "joint": 'recipe = "joint"\nlearning_rate = 0.4\nmin_group = 5',
     "private": 'recipe = "joint"\nepsilon = 4.0\nrows = 360',
 }
@@ -160,7 +159,7 @@ def test_a_run_in_progress_is_refused_everywhere(federation, tmp_path, simfl_com
     assert len(list(federation.kits.glob("*/runs/*/model.ubj"))) == 4
 
 
-@pytest.mark.parametrize("federation", ["epsilon"], indirect=True)
+@pytest.mark.parametrize("federation", ["private"], indirect=True)
 def test_a_forgotten_run_is_not_resumed_and_what_it_spent_stays_spent(federation, tmp_path, simfl_command):
     folder = runs.run_study(federation.study, out=tmp_path / "run")
     federation.close()

@@ -18,7 +18,7 @@ from simfl.deploy.endpoints import CLASSES
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
 from tests.adversary import lying_endpoint
-from tests.adversary.lying_endpoint import ANSWERS, LIES, MISSED, NOISY_LIES, LyingHub
+from tests.adversary.lying_endpoint import ANSWERS, LIES, LIES_AFTER_A_LOSS, MISSED, LyingHub
 
 ROOT = Path(__file__).parents[2]
 LYING = f"{lying_endpoint.__name__}.{LyingHub.__name__}"
@@ -101,10 +101,10 @@ def test_every_lie_is_refused_and_the_model_is_the_honest_one(federation, tmp_pa
     assert missed == dict.fromkeys(PARTIES, 0)  # every question was a plain message, and so was its answer
 
 
-def test_noise_is_not_switched_off_and_a_round_is_not_repeated_over_fewer(federation, tmp_path):
-    noisy = without_paths(federation.study_path.read_text()).replace("rematch = 2", "epsilon = 50.0")
-    folder = train(federation, tmp_path / "run", noisy)
+def test_a_round_is_not_repeated_over_fewer(federation, tmp_path):
+    lost = without_paths(federation.study_path.read_text()).replace("rematch = 2", "rematch = 0")
+    folder = train(federation, tmp_path / "run", lost)
     told = answers(federation)
-    check_refused(told, NOISY_LIES)
+    check_refused(told, LIES_AFTER_A_LOSS)
     check_nothing_private(federation, list(told.values()))
     assert json.loads((folder / "history.json").read_bytes())["missed"].keys() == {lying_endpoint.LOST}

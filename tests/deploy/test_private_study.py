@@ -65,7 +65,7 @@ def test_a_private_study_is_charged_once_and_says_what_it_promises(federation, t
     assert "even if the hub and all other parties collude" in model.guarantee
     for party in PARTIES:
         (entry,) = ledger(federation, party).entries()
-        assert (entry.event.mechanism, entry.event.epsilon) == ("discrete gaussian", 4.0)
+        assert entry.event.epsilon == 4.0
         (released,) = (federation.kits / party).glob("runs/*/released.json")
         assert len(json.loads(released.read_bytes())) == 2 + N_TREES // 2
         (key,) = (federation.kits / party).glob("runs/*/noise.key")
@@ -172,6 +172,13 @@ def test_a_study_must_declare_ranges(federation):
         parse_study(text)
     with pytest.raises(StudyError, match=r"declare them in \[columns\]"):
         parse_study('name = "a"\nlabel = "y"\n[parameters]\n' + PRIVATE + '[[party]]\nname = "north"')
+
+
+def test_epsilon_needs_the_joint_recipe(federation):
+    text = federation.study.read_text()
+    for other in ("", 'recipe = "similar"\n'):
+        with pytest.raises(StudyError, match=r"\[parameters\] epsilon is a parameter of recipe='joint'.*Set recipe="):
+            parse_study(text.replace('recipe = "joint"\n', other))
 
 
 def test_how_much_of_a_table_does_not_fit_stays_with_its_party(federation, tmp_path):

@@ -194,22 +194,6 @@ def test_a_partys_rules_hold_for_the_weights_too(tmp_path, monkeypatch):
         runs.run_study(federation.study, out=tmp_path / "run")
 
 
-def test_with_epsilon_no_row_counts_as_more_than_one(tmp_path, monkeypatch):
-    """As in Python. The party says so, in `simfl check` and in its log; the others learn only that it refuses."""
-    federation = opened(tmp_path, monkeypatch, more="epsilon = 50.0\n")
-    file = federation.kits / "north" / "party.toml"
-    with pytest.raises(DataError, match=r"weight above 1: epsilon counts a row as one\. Scale the weights down"):
-        check.check(federation.study, file)
-    with pytest.raises(StudyError, match="its table cannot be used"):
-        runs.run_study(federation.study, out=tmp_path / "refused")
-    for party in PARTIES:
-        table = pd.read_csv(tmp_path / f"{party}.csv")
-        table.assign(w=table["w"] / 4).to_csv(tmp_path / f"{party}.csv", index=False)
-    assert check.check(federation.study, file).refusals == []
-    folder = runs.run_study(federation.study, out=tmp_path / "run")
-    assert simfl.load(folder / "model.ubj").n_trees == N_TREES
-
-
 def test_trees_grown_together_with_epsilon_take_weights(tmp_path, monkeypatch):
     pytest.importorskip("dp_accounting")
     federation = opened(tmp_path, monkeypatch, "joint", "epsilon = 4.0\nrows = 700\n")

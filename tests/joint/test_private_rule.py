@@ -11,7 +11,7 @@ import pytest
 from simfl.joint.column_weights import WHOLE, column_weights
 from simfl.joint.private_rule import MARGIN_NOISE, MOST_DEPTH, PrivateSettings, private_rule
 from simfl.joint.refined_cuts import refined_cuts
-from simfl.privacy.noise import multiplier
+from simfl.privacy.guarantee import multiplier
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 

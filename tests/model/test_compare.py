@@ -23,7 +23,6 @@ RECIPES = {
     "several classes": {"objective": "multi:softprob"},
     "several classes at once": {"objective": "multi:softprob", "turns": "all", "n_trees": 6},
     "numbers": {"objective": "reg:squarederror"},
-    "noise": {"epsilon": 50.0},
     "rematch": {"rematch": 2},
     "constraints": {"monotone_constraints": [1, 0, 0, 0, -1, 0]},
     "early stopping": {"early_stopping_rounds": 3, "validation_fraction": 0.4, "n_trees": 60, "learning_rate": 1.0},

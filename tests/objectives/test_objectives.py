@@ -187,7 +187,8 @@ def test_labels_that_are_all_zero_teach_nothing(recipe):
 
 @pytest.mark.parametrize("objective", LOSSES)
 def test_epsilon_needs_classes(objective):
-    given = {"objective": objective, "epsilon": 1.0, "recipe": "similar", **required(objective)}
+    given = {"objective": objective, "epsilon": 1.0, "recipe": "joint", **required(objective)}
+    given |= {"rows": 300, "classes": [0, 1]}
     if objective in PRIVATE_OBJECTIVES:
         assert train_params(**given).epsilon == 1.0
     else:
@@ -197,7 +198,7 @@ def test_epsilon_needs_classes(objective):
 
 def test_epsilon_counts_a_row_once():
     with pytest.raises(ParameterError, match="epsilon counts a row as one"):
-        train_params(scale_pos_weight=3.0, epsilon=1.0, recipe="similar")
+        train_params(scale_pos_weight=3.0, epsilon=1.0, recipe="joint")
 
 
 @pytest.mark.parametrize(("objective", "settings"), [(o, s) for o, s in SETTINGS.items() if o != "count:poisson"])

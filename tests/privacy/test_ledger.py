@@ -7,30 +7,30 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
-from fractions import Fraction
 
 import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 
+import simfl
 from simfl import messages as msg
+from simfl.data.schema import Schema
 from simfl.errors import FileError, PrivacyError, ProtocolError
 from simfl.params import train_params
 from simfl.party import sealing
 from simfl.privacy import ledger as ledgers
+from simfl.privacy.guarantee import multiplier
 from simfl.privacy.ledger import Account, Event, Ledger, Limit, TableFacts, event_of
-from simfl.privacy.noise import multiplier, plan_noise
-from simfl.training.gradients import Landed
-from tests.adversary.lying import STUDY, halted, sessions
-from tests.wire import Recorder, train
+from simfl.transport.local import LocalTransport
+from tests.wire import Recorder, grow_together, joint_sessions, rows
 
 DELTA = 1e-5
 TABLE = TableFacts(data="/a/table.csv", label="y", content="00")
 
 
 def event(epsilon):
-    return event_of(train_params(epsilon=epsilon, delta=DELTA))
+    return event_of(train_params(recipe="joint", epsilon=epsilon, delta=DELTA, rows=1000))
 
 
 def ledger(folder, total=10.0, delta=DELTA):
@@ -86,7 +86,7 @@ def test_what_is_left_can_be_spent_to_the_last_bit_and_no_more(tmp_path):
 
 def test_a_large_delta_does_not_make_a_study_cheap(tmp_path):
     found = ledger(tmp_path, total=2.0)
-    weak = event_of(train_params(epsilon=1.0, delta=0.5))  # hardly any noise
+    weak = event_of(train_params(recipe="joint", epsilon=1.0, delta=0.5, rows=1))  # hardly any noise
     with pytest.raises(PrivacyError, match=r"asks for 9\.8"):
         found.check("r", "one", weak)
 
@@ -130,50 +130,61 @@ def test_a_run_cannot_become_another_study_or_a_cheaper_one(tmp_path):
             charge(ledger(tmp_path), "r", epsilon, study)
 
 
+SUMS = [np.arange(4, dtype=np.uint64)]
+
+
 def exit_of(one):
-    """A party's exit under noise for six rounds."""
-    noise = plan_noise(train_params(epsilon=3.0), 6, 2, shares_rows=True)
-    return sealing.Sealing("Party 'north'", noise=noise, n_parties=2, account=one)
+    """A party's exit under noise for six steps."""
+    noise = sealing.Noise(bytes(32), epsilon=3.0, n_steps=6)
+    return sealing.Sealing("Party 'north'", one_budget=True, noise=noise, account=one)
 
 
 def test_what_a_run_released_counts_after_a_restart(tmp_path):
     for job in range(3):
         one = account(tmp_path)
         one.charge(event(3.0))
-        for _ in range(2):
-            exit_of(one)._release("leaves", Fraction(1, 6), (1.0, 1.0))
-        with one.releases() as shares:
-            assert shares == {"leaves": Fraction(job + 1, 3)}
-    with pytest.raises(PrivacyError, match="more sums than epsilon was counted for"):
-        exit_of(account(tmp_path))._release("leaves", Fraction(1, 6), (1.0, 1.0))
+        for number in (2 * job, 2 * job + 1):
+            exit_of(one).noisy_together(SUMS, number, b"")
+        with one.releases() as released:
+            assert sorted(step.split()[1] for step in released) == [str(number) for number in range(2 * job + 2)]
+    again = exit_of(account(tmp_path))
+    again.noisy_together(SUMS, 5, b"")  # the same has the same noise
+    for sums, number, state in ((SUMS, 6, b""), (SUMS, 5, b"other trees"), ([SUMS[0] + 1], 5, b"")):
+        with pytest.raises(PrivacyError, match="or for more than epsilon was counted for"):
+            again.noisy_together(sums, number, state)
+
+
+STUDY = {"epsilon": 3.0, "rows": 150, "n_trees": 4, "lockstep": 2, "max_depth": 2, "random_state": 5}
+
+
+def members(folder, sizes=(60, 50, 40), total=10.0):
+    """Parties that keep what they spend, and the key of their noise."""
+    schema = Schema.from_toml({f"x{j}": {"low": -3, "high": 3} for j in range(6)})
+    parties = [simfl.Party(f"p{i}", *rows(n, i), schema=schema) for i, n in enumerate(sizes)]
+    made = joint_sessions(parties, folder=folder)
+    for session in made:
+        session.sealing.account = account(folder / session.name, total=total)
+    return made
 
 
 def test_a_new_job_of_the_same_run_does_not_renew_the_noise(tmp_path):
-    study = STUDY | {"epsilon": 3.0, "rematch": 0}
-
-    def job():
-        members = sessions(**study)
-        for member in members:
-            (tmp_path / member.name).mkdir(exist_ok=True)
-            member.sealing.account = account(tmp_path / member.name)
-        train(Recorder(members), **study)
-
-    job()
+    grow_together(LocalTransport(members(tmp_path), 1), **STUDY)
     assert ledger(tmp_path / "p0").spent() == pytest.approx(3.0)
-    with pytest.raises(PrivacyError, match="more sums than epsilon was counted for"):
-        job()
+    with pytest.raises(PrivacyError, match="asked for sums that it has sent before, from another table"):
+        grow_together(LocalTransport(members(tmp_path, (59, 50, 40)), 1), **STUDY)
     assert ledger(tmp_path / "p0").spent() == pytest.approx(3.0)
 
 
 def test_a_start_is_refused_where_another_run_was_charged_since_the_handshake(tmp_path):
-    session, start = halted(msg.Start, epsilon=3.0, rematch=0)
-    session.sealing.account = account(tmp_path, total=4.0)
+    session, *others = members(tmp_path, total=4.0)
     session.sealing.account.ledger.check("r", "one", event(3.0))  # as at the handshake
-    charge(ledger(tmp_path, 4.0), "another", 3.0)
+    charge(ledger(tmp_path / "p0", 4.0), "another", 3.0)
+    seen = Recorder([session, *others])
     with pytest.raises(PrivacyError, match="has spent epsilon 3 on this table in 1 runs"):
-        session.handle(start)
-    with pytest.raises(ProtocolError, match="asked for SumPerLeaf before a training began"):
-        session.handle(msg.SumPerLeaf(round=0, trees=[], exponents=(0, 0)))
+        grow_together(seen, **STUDY)
+    assert not seen.questions(msg.Add)
+    with pytest.raises(ProtocolError, match="asked for Add before a training began"):
+        session.handle(msg.Add(step=0, result=None))
 
 
 def test_a_release_is_on_the_disk_before_its_noise_is_drawn(tmp_path, monkeypatch):
@@ -183,11 +194,11 @@ def test_a_release_is_on_the_disk_before_its_noise_is_drawn(tmp_path, monkeypatc
     def die(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sealing, "add_noise", die)
+    monkeypatch.setattr(sealing.discrete, "draw", die)
     with pytest.raises(KeyboardInterrupt):
-        exit_of(one).onto_rows(Landed(np.ones((1, 1, 2)), np.zeros(1, np.uint64)), "south", None, b"")
-    with account(tmp_path).releases() as shares:
-        assert shares == {"rows": Fraction(1, 6)}
+        exit_of(one).noisy_together(SUMS, 0, b"")
+    with account(tmp_path).releases() as released:
+        assert [step.split()[:2] for step in released] == [["step", "0"]]
 
 
 def test_a_crash_while_a_run_is_written_down_counts_it(tmp_path, monkeypatch):
@@ -212,7 +223,7 @@ def test_a_crash_while_a_run_is_written_down_counts_it(tmp_path, monkeypatch):
 def test_without_the_record_of_its_releases_a_run_has_none_left(tmp_path):
     one = account(tmp_path)
     one.charge(event(3.0))
-    for content in (b'{"rows": "1/0"}', b'{"rows": "x"}', b'{"rows"', b"", None):
+    for content in (b'{"step 0": 1}', b"[1]", b'["step 0', b"", None):
         one.file.unlink()
         if content is not None:
             one.file.write_bytes(content)
@@ -264,7 +275,7 @@ def damaged(data):
     """A file with each part of it changed, and cut off at many places."""
     lines = data.split(b"\n")
     yield from (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(0, len(data), 7))
-    yield from (data[:at] for at in range(0, len(data) - 1, 11))
+    yield from (data[:at] for at in range(0, len(data) - 1, 11) if data[at - 1 : at] != b"\n")  # whole lines are sound
     yield b"\n".join([lines[0], lines[2], *lines[3:]])  # a line is gone
     yield data + b"more"
 

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 import simfl
 from simfl import messages as msg
 from simfl import wire
+from simfl.data.schema import Schema
 from simfl.errors import ProtocolError
 from simfl.privacy.observed import protections
 from simfl.transport.local import LocalTransport
-from tests.wire import Between, sessions, train
+from tests.wire import Between, grow_together, sessions, train
 
 FEW_HASHES = "Fewer hash values than columns (L < d)"
 SETTINGS = {
@@ -21,7 +22,6 @@ SETTINGS = {
     "masked": {"masked": True},
     "shared": {"matching": "shared"},
     "groups": {"min_group": 5},
-    "noise": {"epsilon": 10.0},
     "nothing shared": {"n_neighbors": 0},
     "many hashes": {"n_hashes": 9, "known_features": None},
 }
@@ -29,10 +29,7 @@ SETTINGS = {
 
 @cache
 def traffic(setting):
-    rng = np.random.default_rng(0)
-    tables = [rng.normal(size=(n, 6)).astype(np.float32) for n in (40, 30, 20)]
-    parties = [simfl.Party(f"p{i}", X, (X[:, 0] > 0).astype(int)) for i, X in enumerate(tables)]
-    transport = LocalTransport(sessions(parties, secret=0), 1)
+    transport = LocalTransport(sessions(members(), secret=0), 1)
     train(transport, n_trees=4, max_depth=3, rematch=3, random_state=0, **SETTINGS[setting])
     return transport.traffic
 
@@ -49,7 +46,6 @@ def on(shown, guarded=None):
         ("masked", {FEW_HASHES, "Blind matching", "Masked sums"}),
         ("shared", {FEW_HASHES}),
         ("groups", {FEW_HASHES, "Blind matching", "Small groups"}),
-        ("noise", {FEW_HASHES, "Blind matching", "Noise (differential privacy)"}),
         ("nothing shared", {FEW_HASHES, "Blind matching", "No ids of similar rows"}),  # nothing is matched
         ("many hashes", {"Blind matching"}),
     ],
@@ -80,12 +76,23 @@ def test_a_copy_of_the_traffic_shows_the_same():
 # --- a hub whose questions claim protections -------------------------------------------------------------------------
 
 
-def noted(change=lambda question: question, **given):
-    """What p0 noted in a training whose questions to it were changed on their way."""
+def members(schema=None):
     rng = np.random.default_rng(0)
     tables = [rng.normal(size=(n, 6)).astype(np.float32) for n in (40, 30, 20)]
-    parties = [simfl.Party(f"p{i}", X, (X[:, 0] > 0).astype(int)) for i, X in enumerate(tables)]
-    first, *others = sessions(parties, secret=0)
+    return [simfl.Party(f"p{i}", X, (X[:, 0] > 0).astype(int), schema=schema) for i, X in enumerate(tables)]
+
+
+def noted_together(**given):
+    """What p0 noted of trees that were grown together."""
+    schema = Schema.from_toml({f"x{j}": {"low": -3, "high": 3} for j in range(6)})
+    transport = LocalTransport(sessions(members(schema), secret=0), 1)
+    grow_together(transport, n_trees=4, lockstep=2, max_depth=3, random_state=0, **given)
+    return transport.handlers["p0"].shown
+
+
+def noted(change=lambda question: question, **given):
+    """What p0 noted in a training whose questions to it were changed on their way."""
+    first, *others = sessions(members(), secret=0)
     transport = LocalTransport([Between(first, question=change), *others], 1)
     train(transport, n_trees=4, max_depth=3, rematch=0, random_state=0, **given)
     return first.shown
@@ -111,10 +118,12 @@ def test_a_question_that_claims_a_protection_changes_nothing(claim, given, name)
 
 
 def test_noise_and_masks_are_noted_where_they_are_added():
-    plain, noisy, masked = noted(), noted(epsilon=7.0), noted(masked=True)
+    plain, masked, noisy = noted(), noted(masked=True), noted_together(epsilon=7.0, rows=90)
     assert plain["exact sums"] > 0 == plain["masked sums"]
-    assert noisy["epsilon 7"] == 2 + 4  # onto the rows of the two others, and per leaf of all four trees
+    assert noisy["epsilon 7"] == 2 + 2  # two looks at the columns, and two batches of two trees
     assert "exact sums" not in noisy
+    assert "Noise (differential privacy)" in on(noisy)
+    assert "Noise (differential privacy)" not in on(noisy | {"exact sums": 1})
     assert masked["masked sums"] == plain["plain sums"] > 0 == masked["plain sums"]
 
 
@@ -124,8 +133,9 @@ def test_a_party_that_built_no_tree_sent_no_threshold():
 
 
 def test_the_hub_takes_a_partys_word_only_in_words_that_it_knows():
+    scores = wire.pack(np.zeros(4))
     for fact in ("epsilon 1.5", "hashes 20", "epsilon 1e-05", "masked sums"):
-        assert wire.decode(wire.encode(msg.Finished(scores=None, shown={fact: 1}))).shown == {fact: 1}
+        assert wire.decode(wire.encode(msg.Finished(scores=scores, shown={fact: 1}))).shown == {fact: 1}
     for fact in ("epsilon", "epsilon x", "epsilon 1.1.1", "hashes -1", "masked sums\n", "anything"):
         with pytest.raises(ProtocolError):
-            wire.decode(wire.encode(msg.Finished(scores=None, shown={fact: 1})))
+            wire.decode(wire.encode(msg.Finished(scores=scores, shown={fact: 1})))

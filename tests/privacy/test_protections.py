@@ -1,16 +1,14 @@
-"""Protections that can be had for some accuracy: groups, cut points, noise."""
+"""Protections that can be had for some accuracy: groups and cut points."""
 
 import warnings
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import simfl
 from simfl import messages as msg
-from simfl import wire
-from simfl.errors import DataError, PrivacyError, PrivacyWarning
-from tests.wire import by_party, model_bits, parties, recorded, row_sums, rows, train
+from simfl.errors import PrivacyWarning
+from tests.wire import model_bits, parties, recorded, row_sums, train
 
 # --- small groups ----------------------------------------------------------------------------------------------------
 
@@ -87,69 +85,3 @@ def test_thresholds_are_values_of_rows_except_with_the_joint_recipe():
     assert share("similar") > 0.9
     assert share("paper") > 0.9
     assert share("joint") == 0
-
-
-# --- differential privacy --------------------------------------------------------------------------------------------
-
-
-def test_noise_is_added_to_all_sums_and_nothing_is_sent_without():
-    def played(epsilon):
-        seen = recorded(parties(200, 150))
-        train(seen, matching="shared", random_state=0, n_trees=4, epsilon=epsilon)
-        return seen
-
-    def first(seen, kind):
-        return next(wire.encode(r) for _, _, r in seen.log if isinstance(r, kind))
-
-    noisy, plain = [played(5.0), played(5.0)], [played(None), played(None)]
-    replies = [reply for _, _, reply in noisy[0].log]
-    assert not any(isinstance(r, msg.LabelSums) for r in replies)
-    scores = [r.scores for r in replies if hasattr(r, "scores")]
-    assert scores == [None] * 10  # two per tree, two at the end
-    for kind in (msg.RowSums, msg.LeafSums):
-        assert first(noisy[0], kind) != first(noisy[1], kind)
-        assert first(plain[0], kind) == first(plain[1], kind)
-
-
-@pytest.mark.parametrize("more", [{}, {"masked": True}, {"turns": "all"}])
-def test_much_epsilon_costs_little_and_is_told_with_the_model(more, tmp_path):
-    members = parties(600, 500, 500)
-    model = simfl.train(members, n_trees=20, max_depth=3, epsilon=2000.0, delta=1e-6, random_state=0, **more)
-    X, y = rows(2000, 99)
-    assert (model.predict(X) == y).mean() > 0.7
-    assert (model.epsilon, model.delta) == (2000.0, 1e-6)
-    model.save(tmp_path / "m.ubj")
-    assert simfl.load(tmp_path / "m.ubj").epsilon == 2000.0
-    assert model.history[-1].train == {}
-    assert simfl.train(members[:2], n_trees=2).epsilon is None
-
-
-def test_several_classes_can_have_noise():
-    members = [
-        simfl.Party(f"p{i}", X, np.digitize(X[:, 0], [-0.5, 0.5]))
-        for i, (X, _) in enumerate([rows(900, 0), rows(700, 1)])
-    ]
-    model = simfl.train(members, objective="multi:softprob", n_trees=15, max_depth=3, epsilon=3000.0, random_state=0)
-    X, _ = rows(500, 9)
-    assert (model.predict(X) == np.digitize(X[:, 0], [-0.5, 0.5])).mean() > 0.7
-
-
-def test_a_party_sends_no_more_sums_than_were_counted_on():
-    seen = recorded(parties(60, 50))
-    train(seen, random_state=0, n_trees=2, epsilon=5.0)
-    party = seen.handlers["p0"]
-    asked = [question for question, _ in by_party(seen.log)["p0"]]
-    start, sums = (next(m for m in asked if isinstance(m, kind)) for kind in (msg.Start, msg.SumOntoRows))
-    party.handle(start)
-    again = replace(sums, previous=[])
-    for _ in range(2):
-        party.handle(again)
-    with pytest.raises(PrivacyError, match="more sums than epsilon"):
-        party.handle(again)
-
-
-def test_heavy_rows_are_refused_with_noise():
-    X, y = rows(50, 0)
-    heavy = simfl.Party("heavy", X, y, sample_weight=np.full(50, 3.0))
-    with pytest.raises(DataError, match="weight above 1"):
-        simfl.train([heavy, *parties(50)], epsilon=1.0, n_trees=2)

@@ -215,7 +215,6 @@ def test_a_training_has_the_same_bits_on_any_number_of_threads_and_under_masks(o
     "params",
     [
         {"recipe": "paper"},
-        {"epsilon": 1.0},
         {"colsample_bytree": 0.5},
         {"monotone_constraints": (1, 0)},
         {"interaction_constraints": ((0, 1),)},

@@ -63,7 +63,7 @@ def loss_of(params: TrainParams) -> Loss:
 
 def only_finds_splits(params: TrainParams) -> bool:
     """Whether sums onto rows may be rounded at random: leaf values come from other sums, and sizes are known."""
-    return loss_of(params).ordinary is not None and params.leaf_values != "builder" and params.epsilon is None
+    return loss_of(params).ordinary is not None and params.leaf_values != "builder"
 
 
 def with_spread(params: TrainParams, label_sums: Sequence[float], weight: float) -> TrainParams:
