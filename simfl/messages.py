@@ -82,11 +82,7 @@ class Signed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A finished tree: the leaf values, and the structure unless the party has it already.
-
-    Values that the recipe takes from the builder are as it signed them: where several build at once, every party
-    shortens them itself (`training.schedule.shared_step`).
-    """
+    """A finished tree: the leaf values, and the structure unless the party has it already."""
 
     values: Array  # per leaf
     structure: TreeStructure | None
@@ -357,25 +353,25 @@ class Replay(Message, frozen=True, kw_only=True):
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
-    """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of each builder."""
+    """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of the builder."""
 
     round: Round
-    builders: list[str]
+    builder: str
     previous: list[AdoptedTree]
     exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
     word_bytes: WordBytes
-    similar: dict[str, Array] = {}  # with fresh ids: per builder the one row that each of your rows goes to
+    similar: Array | None = None  # with fresh ids: the one row that each of your rows goes to
     mask: Masking | None = None
 
 
 class RowSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per row of each builder the sums of the gradients and hessians of similar rows (masked).
+    """Leaves the party: per row of the builder the sums of the gradients and hessians of similar rows (masked).
 
     Both are in fixed point, in one word: see `privacy/words.py`.
     """
 
     round: Round
-    sums: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
+    sums: Array | None  # None where nothing is shared (n_neighbors=0)
     scores: SmallSums  # the metrics of the trees before
 
 
@@ -389,7 +385,6 @@ class Grow(Message, frozen=True, kw_only=True):
     word_bytes: WordBytes
     order: bytes | None = None  # with fresh ids: the seed of the order in which the sums stand
     mask: Masking | None = None  # the sums still carry the builder's masks
-    with_scores: bool = True  # False: they came with the builder's own `RowSums`
 
 
 class Grown(Message, frozen=True, kw_only=True):
@@ -398,7 +393,7 @@ class Grown(Message, frozen=True, kw_only=True):
     round: Round
     trees: list[TreeStructure]
     values: list[Array] | None
-    scores: SmallSums | None
+    scores: SmallSums
     signed: list[Signed] = []  # per tree, where the builder has a certificate
 
 
@@ -409,7 +404,7 @@ class SumPerLeaf(Message, frozen=True, kw_only=True):
     trees: list[TreeStructure]
     exponents: tuple[Exponent, Exponent]
     mask: Masking | None = None
-    signed: list[Signed | None] = []  # per tree
+    signed: list[Signed] = []  # per tree, where the builder has a certificate
 
 
 class LeafSums(Message, frozen=True, kw_only=True):

@@ -259,10 +259,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "joint with epsilon: protect persons instead of rows; rows of a person beyond these are left out at its party, "
         "which names the person of each row; None: every row is a person",
     ] = None
-    turns: Annotated[
-        Literal["round_robin", "proportional", "all"],
-        "who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)",
-    ] = "round_robin"
     lockstep: Annotated[
         Annotated[int, Meta(ge=1, le=64)] | None,
         "joint: rounds whose trees are grown at once, from the same gradients (at first 1, 1, 2, 4); None: as many "
@@ -365,7 +361,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "matching": (None, _NO_SEARCH),
     "ids": ("linked", _NO_SEARCH),
     "rematch": (0, _NO_SEARCH),
-    "turns": ("round_robin", "nobody builds: all parties grow every tree"),
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
     "cuts": ("shared", "no party's own value becomes a threshold"),
     "grow_policy": ("depthwise", "trees are grown level by level"),

@@ -49,7 +49,6 @@ def test_joint_refuses_what_belongs_to_a_search(given):
 @pytest.mark.parametrize(
     "given",
     [
-        {"turns": "all"},
         {"rematch": 10},
         {"leaf_values": "builder"},
         {"cuts": "own"},
@@ -139,7 +138,6 @@ def test_the_parameters_are_sorted_by_stage():
         ("early_stopping_rounds", 0),
         ("objective", "rank:ndcg"),
         ("leaf_values", "mean"),
-        ("turns", "random"),
         ("recipe", "papre"),
         ("random_state", -1),
     ],

@@ -186,7 +186,7 @@ class Model:
             )
         start, place = warm_start(self), len(self.schema.columns) - 1
         levels = range(len(column.levels)) if party is None else [column.levels.index(party)]
-        rounds = home.rounds_at(home.one_tree_each(start.rounds, len(start.base_score)), place, list(levels))
+        rounds = home.rounds_at(start.rounds, place, list(levels))
         about = msgspec.structs.replace(
             self._about, schema=self.schema.without_party, gain=self._about.gain and self._about.gain[:-1]
         )
@@ -223,10 +223,9 @@ class Model:
             start.learned, at_home(self.loss, rows.y), self.schema, n_trees, learning_rate, max_depth, reg_lambda,
             random_state,
         )  # fmt: skip
-        rounds = home.one_tree_each(start.rounds, rows.margin.shape[1])
-        ways: dict[str, home.Learn] = {"trees": plan.new_trees, "leaves": plan.leaf_steps(rounds[:n_trees])}
+        ways: dict[str, home.Learn] = {"trees": plan.new_trees, "leaves": plan.leaf_steps(start.rounds[:n_trees])}
         way, correction = plan.chosen(rows, ways if how == "auto" else {how: ways[how]})
-        rounds = home.corrected(rounds, way, correction)
+        rounds = home.corrected(start.rounds, way, correction)
         begin = start_of(to_config(base.booster))
         return build(rounds, begin, start.learned, self.booster.num_features(), base._about)
 

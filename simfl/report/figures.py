@@ -343,7 +343,7 @@ def _work(record: RunRecord) -> Figure | None:
     words = (
         "Seconds that each party worked, by the question it was asked. The parties of a simulation share one machine."
     )
-    built = Counter(name for r in record.history for name in r.builder.split(", "))
+    built = Counter(r.builder for r in record.history)
     rows = [[party, str(built[party]), f"{spent:.2f}"] for party, spent in total.items()]
     head = ["party", "trees built", "seconds at work"]
     return Figure("work", "How long each party worked", words, [("", charts.work(seconds, words))], head, rows)

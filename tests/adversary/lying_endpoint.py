@@ -82,7 +82,7 @@ def _own_similar(question, _):
 
 
 def _own_groups(question, _):
-    return replace(question, similar={builder: msg.Array("u1", (1,), b"\x00") for builder in question.builders})
+    return replace(question, similar=msg.Array("u1", (1,), b"\x00"))
 
 
 def _one_column(question, _):

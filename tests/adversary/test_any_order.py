@@ -19,9 +19,8 @@ STUDIES = [
     {},
     {"matching": "shared"},
     {"ids": "fresh"},
-    {"turns": "all"},
     {"cuts": "shared"},
-    {"turns": "proportional", "max_depth": 0},
+    {"max_depth": 0},
 ]
 NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 255, 2**20])
 _recorded = {}

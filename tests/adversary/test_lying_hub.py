@@ -23,8 +23,6 @@ def test_an_honest_run_breaks_no_rule():
         {},
         {"matching": "shared"},
         {"ids": "fresh"},
-        {"turns": "all"},
-        {"turns": "proportional"},
         {"recipe": "paper", "rematch": 0},
         {"cuts": "shared"},
         {"n_neighbors": 0, "rematch": 0},
@@ -306,15 +304,14 @@ def test_groups_chosen_by_the_hub_are_asked_for_once():
     session, question = halted(msg.SumOntoRows, ids="fresh", min_group=5)
     session.handle(question)
     for n in range(60):
-        (builder,) = question.similar
-        drawn = question.similar[builder]
+        drawn = question.similar
         chosen = np.frombuffer(drawn.data, dtype=f"<{drawn.dtype}").copy()
         chosen[:] = 0
         chosen[n % len(chosen)] = 1
-        other = {builder: msg.Array(drawn.dtype, drawn.shape, chosen.tobytes())}
+        other = msg.Array(drawn.dtype, drawn.shape, chosen.tobytes())
         refuses(session, replace(question, similar=other), "is answered once")
     session, question = halted(msg.SumOntoRows)
-    other = {question.builders[0]: wire.pack(np.zeros(60, dtype=np.uint8))}
+    other = wire.pack(np.zeros(60, dtype=np.uint8))
     refuses(session, replace(question, similar=other), "ids last for the whole training")
 
 
@@ -334,9 +331,13 @@ def test_starts_come_to_an_end():
 
 def test_trees_come_from_whose_turn_it_is_and_are_as_many_as_the_study_has():
     session, question = halted(msg.SumPerLeaf)
-    refuses(session, replace(question, trees=question.trees * 95), "a round has 1 trees of each builder, not 95")
+    refuses(session, replace(question, trees=question.trees * 95), "a round has 1 trees, not 95")
     session, question = halted(msg.Grow)
     refuses(session, replace(question, round=question.round + 1), "it is the turn of 'p1'")
+    session, question = halted(msg.SumOntoRows)
+    refuses(session, replace(question, builder="p2"), "in round 1 it is the turn of 'p1'")
+    own = replace(question, round=3, builder="p0")
+    refuses(session, own, "a builder is not asked for sums onto its rows")
     session, question = halted(msg.Finish)
     full = [[t] for t in question.previous] * 9
     refuses(session, msg.Replay(rounds=full), "no more rounds than the study has")

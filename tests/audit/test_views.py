@@ -47,7 +47,7 @@ def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
     scenario, heard = recorded
     # The victim builds the first tree, so that round's sums come from the attacker's rows: their labels are read here.
     message, reply = find(heard, f"party {ATTACKER}", msg.RowSums)
-    array, form = reply.sums[f"party {VICTIM}"], FORMS[message.word_bytes]
+    array, form = reply.sums, FORMS[message.word_bytes]
     assert array.shape == (len(scenario.victim), 1)
     gradients, hessians = (part[:, None] for part in split(from_bytes(array.data, form.n_bytes), form))
     view = views.RowSumsView(gradients, hessians, message.exponents, scenario.loss, scenario.start)
@@ -128,12 +128,12 @@ def test_the_ids_attacked_lead_to_rows_as_similar_as_those_sent(blind):
             np.testing.assert_array_equal(np.sort(counts, axis=1)[:, ::-1], alike)
         return
     assert not taken.similar
-    asked = [m for m in sent(log, msg.SumOntoRows, ATTACKER) if m.builders == [f"party {VICTIM}"]]
+    asked = [m for m in sent(log, msg.SumOntoRows, ATTACKER) if m.builder == f"party {VICTIM}"]
     grown = sent(log, msg.Grow, VICTIM)
     assert len(asked) == len(grown) == 2
     seen = []
     for question, grow in zip(asked, grown, strict=True):
-        array = question.similar[f"party {VICTIM}"]
+        array = question.similar
         ids = wire.unpack(array, array.dtype, (len(own),))
         seen.append(ids)
         rows = np.empty_like(ids)
