@@ -217,7 +217,7 @@ def train_and_keep(
     ready.transport.share(checked.n_jobs)
     before = ready.transport.traffic.copy() if isinstance(parties, Preparation) else None
     callbacks = default_callbacks(checked.verbose) if callbacks is None else callbacks
-    start = _warm_start(init_model, checked.turns, len(ready.about.parties)) if init_model else None
+    start = models.warm_start(init_model) if init_model else None
     if checked.recipe == "joint":
         model = _grow_together(ready, checked, callbacks, start)
     else:
@@ -273,20 +273,6 @@ def model_of(training: hub.Training) -> Model:
     )
     rounds = [*(start.rounds if start else []), *training.rounds]
     return models.build(rounds, labels.base_score, in_xgboost(params), training.prepared.n_features, about)
-
-
-def _warm_start(model: Model, turns: str, n_parties: int) -> models.WarmStart:
-    """The model that a training continues from. XGBoost wants as many trees in every round."""
-    start = models.warm_start(model)
-    outputs = len(start.base_score)
-    trees = {len(trees) // outputs for trees in start.rounds}
-    wanted = n_parties if turns == "all" else 1
-    if trees - {wanted}:
-        raise ParameterError(
-            f"init_model has {max(trees)} trees in a round, this training would add {wanted}. "
-            "Use the same turns and parties."
-        )
-    return start
 
 
 def _later(record: TreeRecord, rounds: int) -> TreeRecord:

@@ -82,11 +82,7 @@ class Signed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class AdoptedTree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A finished tree: the leaf values, and the structure unless the party has it already.
-
-    Values that the recipe takes from the builder are as it signed them: where several build at once, every party
-    shortens them itself (`training.schedule.shared_step`).
-    """
+    """A finished tree: the leaf values, and the structure unless the party has it already."""
 
     values: Array  # per leaf
     structure: TreeStructure | None
@@ -355,10 +351,10 @@ class Replay(Message, frozen=True, kw_only=True):
 
 
 class SumOntoRows(Message, frozen=True, kw_only=True):
-    """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of each builder."""
+    """Hub to party: adopt the previous trees, then sum your gradients onto the similar rows of the builder."""
 
     round: Round
-    builders: list[str]
+    builder: str
     previous: list[AdoptedTree]
     exponents: tuple[Exponent, Exponent]  # the resolution of gradients and hessians, as powers of two
     word_bytes: WordBytes
@@ -366,13 +362,13 @@ class SumOntoRows(Message, frozen=True, kw_only=True):
 
 
 class RowSums(Message, frozen=True, kw_only=True):
-    """Leaves the party: per row of each builder the sums of the gradients and hessians of similar rows (masked).
+    """Leaves the party: per row of the builder the sums of the gradients and hessians of similar rows (masked).
 
     Both are in fixed point, in one word: see `privacy/words.py`.
     """
 
     round: Round
-    sums: dict[str, Array]  # none at all where nothing is shared (n_neighbors=0)
+    sums: Array | None  # None where nothing is shared (n_neighbors=0)
     scores: SmallSums  # the metrics of the trees before
 
 
@@ -385,7 +381,6 @@ class Grow(Message, frozen=True, kw_only=True):
     exponents: tuple[Exponent, Exponent]
     word_bytes: WordBytes
     mask: Masking | None = None  # the sums still carry the builder's masks
-    with_scores: bool = True  # False: they came with the builder's own `RowSums`
 
 
 class Grown(Message, frozen=True, kw_only=True):
@@ -394,7 +389,7 @@ class Grown(Message, frozen=True, kw_only=True):
     round: Round
     trees: list[TreeStructure]
     values: list[Array] | None
-    scores: SmallSums | None
+    scores: SmallSums
     signed: list[Signed] = []  # per tree, where the builder has a certificate
 
 
@@ -405,7 +400,7 @@ class SumPerLeaf(Message, frozen=True, kw_only=True):
     trees: list[TreeStructure]
     exponents: tuple[Exponent, Exponent]
     mask: Masking | None = None
-    signed: list[Signed | None] = []  # per tree
+    signed: list[Signed] = []  # per tree, where the builder has a certificate
 
 
 class LeafSums(Message, frozen=True, kw_only=True):

@@ -217,10 +217,6 @@ class TrainParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "joint with epsilon: protect persons instead of rows; rows of a person beyond these are left out at its party, "
         "which names the person of each row; None: every row is a person",
     ] = None
-    turns: Annotated[
-        Literal["round_robin", "proportional", "all"],
-        "who builds the next tree: each in turn, by number of rows, or all at once (a tree from each per round)",
-    ] = "round_robin"
     count_epsilon: Annotated[
         Annotated[float, Meta(ge=1e-3, le=1e6)] | None,
         "joint: noise on the counts that decide which sums are asked for, as the epsilon of one count; None: the "
@@ -282,7 +278,6 @@ NOT_JOINT: Final[dict[str, tuple[Any, str]]] = {
     "known_features": (0, _NO_SEARCH),
     "matching": (None, _NO_SEARCH),
     "rematch": (0, _NO_SEARCH),
-    "turns": ("round_robin", "nobody builds: all parties grow every tree"),
     "leaf_values": ("global", "leaf values come from the sums of all parties"),
 }
 # What the joint recipe has no use for with epsilon, and why. Other values than the defaults are refused.

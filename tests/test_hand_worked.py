@@ -99,8 +99,7 @@ def row_sums(transport, number, exponents):
     (reply,) = (r for _, _, r in transport.log if isinstance(r, msg.RowSums) and r.round == number)
     question = next(m for _, m, r in transport.log if r is reply)
     assert question.exponents == exponents
-    (array,) = reply.sums.values()
-    return [part[:, 0] for part in words_of(array, question)]
+    return [part[:, 0] for part in words_of(reply.sums, question)]
 
 
 def exponents_of(transport):

@@ -104,7 +104,7 @@ def test_a_damaged_message_is_refused_or_still_a_message(data):
 def a_reply():
     scores = wire.pack_wide([5, 3, 0, 0])
     sums = wire.pack_words(np.arange(3, dtype=np.uint64), 3, (3,))
-    return msg.RowSums(round=0, sums={"b": sums}, scores=scores)
+    return msg.RowSums(round=0, sums=sums, scores=scores)
 
 
 @given(

@@ -68,12 +68,12 @@ def test_a_continued_model_is_plain_xgboost_and_the_same_again(tmp_path, how):
     np.testing.assert_array_equal(opened.predict(xgb.DMatrix(X)), simfl.load(tmp_path / "m.ubj").predict_proba(X))
 
 
-def test_a_model_of_all_builders_at_once_and_a_regression_are_continued():
+def test_a_regression_is_continued():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 3)).astype(np.float32)
     y = X[:, 0] + np.where(np.arange(400) < 200, 2, -2) * X[:, 1]
     parties = [simfl.Party("a", X[:200], y[:200]), simfl.Party("b", X[200:], y[200:])]
-    rule = {"objective": "reg:squarederror", "turns": "all", "n_trees": 20, "random_state": 0, "callbacks": []}
+    rule = {"objective": "reg:squarederror", "n_trees": 20, "random_state": 0, "callbacks": []}
     shared = simfl.train(parties, **rule)
     at_home = shared.continued(X[:200], y[:200], how="trees")
     assert {len(trees) for trees in warm_start(at_home).rounds} == {1}

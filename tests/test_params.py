@@ -47,7 +47,6 @@ def test_joint_refuses_what_belongs_to_a_search(given):
 @pytest.mark.parametrize(
     "given",
     [
-        {"turns": "all"},
         {"rematch": 10},
         {"leaf_values": "builder"},
     ],
@@ -121,7 +120,6 @@ def test_the_parameters_are_sorted_by_stage():
         ("early_stopping_rounds", 0),
         ("objective", "rank:ndcg"),
         ("leaf_values", "mean"),
-        ("turns", "random"),
         ("recipe", "papre"),
         ("random_state", -1),
     ],

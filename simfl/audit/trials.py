@@ -288,7 +288,7 @@ def _counts_read(scenario: Scenario, tree: Tree) -> dict[str, float]:
     params, loss = scenario.stage_2, scenario.loss
     exact = params.leaf_values == "global" and not params.reg_alpha and not params.max_delta_step
     counts_once = params.scale_pos_weight == 1 and scenario.weight is None
-    if not scenario.two_classes or not counts_once or not exact or params.turns == "all":
+    if not scenario.two_classes or not counts_once or not exact:
         return {}
     counts = np.bincount(leaf_numbers(tree, scenario.X), minlength=tree.n_leaves)
     (p,) = loss.predicted(loss.margin(scenario.start)).tolist()

@@ -41,7 +41,6 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str = ""  # FLARE's number
     tree: int = 0  # finished trees
     n_trees: int = 0
-    per_round: int = 1  # trees
     begun: float = 0.0
     changed: float = 0.0
     seconds_per_tree: float = 0.0
@@ -55,8 +54,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def stage_of(study: Study, run: str, stage: str, job: str = "") -> Stage:
     """Of a training of this study that begins."""
-    n_trees, per_round = study.params()[1].n_trees, study.trees_per_round
-    return Stage(run=run, study=study.name, stage=stage, job=job, n_trees=n_trees, per_round=per_round)
+    return Stage(run=run, study=study.name, stage=stage, job=job, n_trees=study.params()[1].n_trees)
 
 
 def facts_of(record: TreeRecord) -> str:
@@ -125,7 +123,7 @@ class Course:
 
     def rounds(self, n_rounds: int, facts: str = "", absent: Sequence[str] = ()) -> None:
         """Tell that n rounds are finished. Not every tree is worth a line."""
-        n_done = min(n_rounds * self.stage.per_round, self.stage.n_trees)
+        n_done = min(n_rounds, self.stage.n_trees)
         if n_done <= self.stage.tree:
             return
         now = time.time()

@@ -96,11 +96,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The columns as a schema."""
         return Schema.from_toml(self.columns)
 
-    @property
-    def trees_per_round(self) -> int:
-        """How many trees a round brings."""
-        return len(self.party) if self.params()[1].turns == "all" else 1
-
     def params(self) -> tuple[PrepareParams, TrainParams]:
         """The parameters of both stages."""
         first, second = split(self.parameters)

@@ -34,7 +34,7 @@ class Grew(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     round: int
     turn: int  # the turn that was taken; turns of absent parties are passed over
-    builders: list[str]
+    builder: str
     absent: list[str]  # parties that had no part in it
     gains: list[float] | None = None  # per feature: what its splits gained for all parties
     adopted: list[AdoptedTree]  # as the parties know the trees: unpruned, with structure and values

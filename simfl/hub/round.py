@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from simfl import messages as msg
@@ -32,7 +31,6 @@ from simfl.privacy.exact import from_ints
 from simfl.privacy.words import FORMS, add_bytes, can_be, most_steps
 from simfl.training.losses import loss_of
 from simfl.training.pruning import gain_of_features, keep_all, prune
-from simfl.training.schedule import n_rounds, shared_step
 from simfl.training.trees import Tree
 from simfl.transport.base import Transport
 
@@ -50,17 +48,12 @@ class Plan:
     labels: Labels
     warm_start: Sequence[msg.AdoptedTree] = ()
 
-    @property
-    def n_rounds(self) -> int:
-        """How many rounds there are."""
-        return n_rounds(self.params.turns, self.params.n_trees, len(self.prepared.parties))
-
 
 class Turn(NamedTuple):
     """Who builds in a round. Its number grows from turn to turn: no round is asked for twice."""
 
     round: int  # the place in the order of turns
-    builders: list[str]
+    builder: str
 
 
 class Rounds:
@@ -109,59 +102,51 @@ class Rounds:
         sums, scores = self._collect_row_sums(turn)
         grown = self._grow_trees(turn, sums)
         self.previous = []  # everybody has adopted them
-        if len(turn.builders) == 1:
-            scores |= {party: reply.scores for party, reply in grown.items()}
-        self._score(scores)
+        self._score(scores | {turn.builder: grown.scores})
         if not self.state.stopped:
             self._value_leaves(turn, grown)
 
-    def _collect_row_sums(self, turn: Turn) -> tuple[dict[str, msg.Array | None], dict[str, msg.SmallSums | None]]:
-        """Step 1: all but a sole builder sum their gradients onto the builders' rows. None: nothing is shared."""
+    def _collect_row_sums(self, turn: Turn) -> tuple[msg.Array | None, dict[str, msg.SmallSums]]:
+        """Step 1: all others sum their gradients onto the builder's rows. None: nothing is shared."""
         question = msg.SumOntoRows(
             round=turn.round,
-            builders=turn.builders,
+            builder=turn.builder,
             previous=self.previous,
             exponents=self.row_precision.exponents,
             word_bytes=self.row_precision.word_bytes,
             mask=self.masks.next(),
         )
-        questions = dict.fromkeys((p for p in self.transport.parties if turn.builders != [p]), question)
+        questions = dict.fromkeys((party for party in self.transport.parties if party != turn.builder), question)
         replies = ask_each(self.transport, questions, msg.RowSums)
         for party, reply in replies.items():
             with sent_by(party):
                 check_round(reply, turn.round)
-                self._check_builders(reply, party, turn.builders)
-        for builder in turn.builders if self.masks.on else []:
-            self._check_masks_cancel(builder, {p: reply for p, reply in replies.items() if p != builder})
-        totals = {builder: self._total(builder, replies) for builder in turn.builders}
-        return totals, {party: reply.scores for party, reply in replies.items()}
+                self._check_there(reply, party, turn.builder)
+        sent = {party: reply.sums for party, reply in replies.items() if reply.sums is not None}
+        if self.masks.on:
+            self._check_masks_cancel(turn.builder, replies, sent)
+        shape = (self.plan.prepared.rows[turn.builder], len(self.plan.labels.base_score))
+        total = self._add(sent, shape) if sent else None
+        return total, {party: reply.scores for party, reply in replies.items()}
 
-    def _check_builders(self, reply: msg.RowSums, party: str, builders: Sequence[str]) -> None:
+    def _check_there(self, reply: msg.RowSums, party: str, builder: str) -> None:
         """Refuse sums that are missing, or that nobody asked for.
 
         Who had no part in the last rematch has no similar rows of it, nor has anybody similar rows at such a builder.
         """
         prepared, matched = self.plan.prepared, self.state.matched
-        asked = {builder for builder in builders if builder != party} if prepared.has_similar_rows else set()
-        found = reply.sums.keys()
-        if found == asked:
-            return
-        known = set(matched.parties if matched else prepared.parties)
-        needed = asked & known if party in known else set()
-        refuse_unless(needed <= found, f"no sums onto the rows of {sorted(needed - found)}")
-        refuse_unless(found <= asked, f"sums onto the rows of {sorted(found - asked)}, which nobody asked for")
+        if reply.sums is not None:
+            refuse_unless(prepared.has_similar_rows, f"sums onto the rows of {builder!r}, which nobody asked for")
+        elif prepared.has_similar_rows:
+            known = {*(matched.parties if matched else prepared.parties)}
+            refuse_unless(not {party, builder} <= known, f"no sums onto the rows of {builder!r}")
 
-    def _check_masks_cancel(self, builder: str, replies: Mapping[str, msg.RowSums]) -> None:
+    def _check_masks_cancel(self, builder: str, asked: Iterable[str], sent: Mapping[str, msg.Array]) -> None:
         """Refuse masked sums of some parties only: the masks of the others would stay on."""
-        missing = [party for party, reply in replies.items() if builder not in reply.sums]
-        if missing and len(missing) < len(replies):
+        missing = [party for party in asked if party not in sent]
+        if missing and sent:
             with sent_by(missing[0]):
                 refuse_unless(False, f"no sums onto the rows of {builder!r}, and those of the others are masked")
-
-    def _total(self, builder: str, replies: Mapping[str, msg.RowSums]) -> msg.Array | None:
-        sent = {party: reply.sums[builder] for party, reply in replies.items() if builder in reply.sums}
-        shape = (self.plan.prepared.rows[builder], len(self.plan.labels.base_score))
-        return self._add(sent, shape) if sent else None
 
     def _add(self, words: Mapping[str, msg.Array], shape: tuple[int, int]) -> msg.Array:
         """The sum of the parties' words. Integers: the order of the parties does not matter.
@@ -179,28 +164,22 @@ class Rounds:
                 refuse_unless(sound, "sums onto rows beyond the bounds that were announced")
         return wire.pack_words(total, form.n_bytes, shape)
 
-    def _grow_trees(self, turn: Turn, sums: Mapping[str, msg.Array | None]) -> dict[str, msg.Grown]:
-        """Step 2: each builder grows trees from its own gradients and the sums of the others."""
-        alone = len(turn.builders) == 1  # several builders adopted the previous trees with their own row sums
-        questions = {
-            builder: msg.Grow(
-                round=turn.round,
-                previous=self.previous if alone else [],
-                sums=total,
-                exponents=self.row_precision.exponents,
-                word_bytes=self.row_precision.word_bytes,
-                mask=self.masks.now(),
-                with_scores=alone,
-            )
-            for builder, total in sums.items()
-        }
-        grown = ask_each(self.transport, questions, msg.Grown)
-        for party, reply in grown.items():
-            with sent_by(party):
-                check_round(reply, turn.round)
-                self._check_trees(reply)
-                own = all((s.builder, s.round) == (party, turn.round) for s in reply.signed)
-                refuse_unless(own and len(reply.signed) in (0, len(reply.trees)), "signatures of other trees")
+    def _grow_trees(self, turn: Turn, sums: msg.Array | None) -> msg.Grown:
+        """Step 2: the builder grows trees from its own gradients and the sums of the others."""
+        question = msg.Grow(
+            round=turn.round,
+            previous=self.previous,
+            sums=sums,
+            exponents=self.row_precision.exponents,
+            word_bytes=self.row_precision.word_bytes,
+            mask=self.masks.now(),
+        )
+        grown = ask_each(self.transport, {turn.builder: question}, msg.Grown)[turn.builder]
+        with sent_by(turn.builder):
+            check_round(grown, turn.round)
+            self._check_trees(grown)
+            own = all((s.builder, s.round) == (turn.builder, turn.round) for s in grown.signed)
+            refuse_unless(own and len(grown.signed) in (0, len(grown.trees)), "signatures of other trees")
         return grown
 
     def _check_trees(self, reply: msg.Grown) -> None:
@@ -217,25 +196,23 @@ class Rounds:
             most = self.precision.most_leaf_value(params, self.state.moved)
             refuse_unless(largest <= most, f"a leaf value of {largest:g}, where {most:g} is possible. {DIVERGES}")
 
-    def _value_leaves(self, turn: Turn, grown: Mapping[str, msg.Grown]) -> None:
+    def _value_leaves(self, turn: Turn, grown: msg.Grown) -> None:
         """Step 3: leaf values by the recipe. The parties get the finished trees with the next question."""
-        structures = [structure for reply in grown.values() for structure in reply.trees]
-        trees = [wire.tree_from_message(structure, self.plan.prepared.n_features) for structure in structures]
-        step = shared_step(self.plan.params.learning_rate, len(grown))
+        trees = [wire.tree_from_message(structure, self.plan.prepared.n_features) for structure in grown.trees]
         if self.plan.params.leaf_values == "builder":
-            packed = [values for reply in grown.values() for values in reply.values or []]
-            values = [wire.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(packed, trees, strict=True)]
-            finished, gains = [t.with_leaf_values(step * v) for t, v in zip(trees, values, strict=True)], None
+            values = [wire.unpack(v, "f4", (t.n_leaves,)) for v, t in zip(grown.values or [], trees, strict=True)]
+            finished, gains = [t.with_leaf_values(v) for t, v in zip(trees, values, strict=True)], None
         else:
-            finished, values, gains = self._exact_values(turn, trees, grown, step)
+            finished, values, gains = self._exact_values(turn, trees, grown)
+        signed: Sequence[msg.Signed | None] = grown.signed or [None] * len(trees)  # only parties can check them
         adopted = [
-            msg.AdoptedTree(values=wire.pack(v), structure=structure, signed=signed)
-            for v, structure, signed in zip(values, structures, _signed(grown), strict=True)
+            msg.AdoptedTree(values=wire.pack(v), structure=structure, signed=own)
+            for v, structure, own in zip(values, grown.trees, signed, strict=True)
         ]
         entry = Grew(
             round=len(self.state.rounds),
             turn=turn.round,
-            builders=turn.builders,
+            builder=turn.builder,
             absent=[party for party in self.plan.prepared.parties if party not in self.transport.parties],
             gains=gains,
             adopted=adopted,
@@ -247,16 +224,16 @@ class Rounds:
         self.previous = [msg.AdoptedTree(values=a.values, structure=None) if known else a for a in adopted]
 
     def _exact_values(
-        self, turn: Turn, trees: Sequence[Tree], grown: Mapping[str, msg.Grown], step: np.float32
+        self, turn: Turn, trees: Sequence[Tree], grown: msg.Grown
     ) -> tuple[list[Tree], list[AnyArray], list[float]]:
         """From the sums of all parties: the trees as the model keeps them, their values before pruning, the gains."""
         exponents = self.precision.per_leaf
         question = msg.SumPerLeaf(
             round=turn.round,
-            trees=[tree for reply in grown.values() for tree in reply.trees],
+            trees=grown.trees,
             exponents=exponents,
             mask=self.masks.next(),
-            signed=_signed(grown) if any(reply.signed for reply in grown.values()) else [],
+            signed=grown.signed,
         )
         replies = ask_all(self.transport, question, msg.LeafSums)
         for party, reply in replies.items():
@@ -264,7 +241,6 @@ class Rounds:
                 check_round(reply, turn.round)
                 refuse_unless(len(reply.gradients) == len(reply.hessians) == len(trees), "sums of other trees")
         params = self.plan.params
-        params = msgspec.structs.replace(params, learning_rate=params.learning_rate * float(step))
         finished, values, gains = [], [], np.zeros(self.plan.prepared.n_features)
         for i, tree in enumerate(trees):
             G, H = self._leaf_totals({p: (r.gradients[i], r.hessians[i]) for p, r in replies.items()}, tree.n_leaves)
@@ -326,13 +302,13 @@ class Rounds:
 
     # --- similar rows ------------------------------------------------------------------------------------------------
 
-    def rematch_if_due(self, turn: Turn, trees_per_round: int) -> None:
+    def rematch_if_due(self, turn: Turn) -> None:
         """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
         number, every, there = len(self.state.rounds), self.plan.params.rematch, self.transport.parties
         matched = self.state.matched
         if not every or not number or len(there) < 2:
             return
-        before, now = (number - 1) * trees_per_round // every, number * trees_per_round // every
+        before, now = (number - 1) // every, number // every
         is_new = matched is not None and not set(there) <= set(matched.parties)
         done = matched is not None and matched.round == turn.round
         if is_new or (not done and now.bit_length() > before.bit_length()):
@@ -375,12 +351,6 @@ class Rounds:
         if not recall(self.transport, there, then.round) and there == then.parties:
             self._rematch(then.round, there)  # where somebody is missing a new rematch follows
         self.row_precision = self.precision.onto_rows(then.most_uses)
-
-
-def _signed(grown: Mapping[str, msg.Grown]) -> list[msg.Signed | None]:
-    """Per tree of a round its builder's signature, if it has a certificate. Only parties can check it."""
-    unsigned: list[msg.Signed | None] = [None]
-    return [signed for reply in grown.values() for signed in reply.signed or unsigned * len(reply.trees)]
 
 
 def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:

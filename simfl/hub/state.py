@@ -103,7 +103,7 @@ class Events:
         now, n_bytes = time.perf_counter(), self.traffic.total
         record = TreeRecord(
             round=len(self.state.history),
-            builder=", ".join(self.state.last.builders if self.state.last else []),
+            builder=self.state.last.builder if self.state.last else "",
             train=train,
             validation=validation,
             bytes=n_bytes - self._bytes,

@@ -8,7 +8,7 @@ journal with those who are.
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from simfl.model.xgboost_document import WarmStart
 from simfl.params import SIMILAR, TrainParams, builder_bins, with_numbers
 from simfl.privacy.guard import about_two_parties
 from simfl.training.losses import settings_of
-from simfl.training.schedule import TURNS
+from simfl.training.schedule import builder_of
 from simfl.training.trees import Tree
 from simfl.transport.base import Transport
 
@@ -132,11 +132,11 @@ class _Trainer:
         try:
             rounds.start()
             rounds.replay(events.journal.entries)
-            for turn in self._turns(plan, events.state):
+            for turn in self._turns(events.state):
                 # After a loss those who are left go first: a party answers no round again over other parties.
                 if not events.state.has_passed and welcome_back(self.transport, self.prepared.parties):
                     return False
-                rounds.rematch_if_due(turn, self._trees_per_round)
+                rounds.rematch_if_due(turn)
                 rounds.play(turn)
             rounds.finish()
         except PartyLost as lost:
@@ -146,19 +146,14 @@ class _Trainer:
             return False
         return True
 
-    def _turns(self, plan: Plan, state: State) -> Iterator[Turn]:
+    def _turns(self, state: State) -> Iterator[Turn]:
         """Whose turn it is, until all trees are grown or the training is stopped."""
-        order = TURNS[self.params.turns](self.prepared.n_rows)
-        for place, numbers in islice(enumerate(order), state.next_turn, None):
-            if len(state.rounds) >= plan.n_rounds or state.stopped:
+        for place in count(state.next_turn):
+            if len(state.rounds) >= self.params.n_trees or state.stopped:
                 return
-            builders = [p for p in (self.prepared.parties[n] for n in numbers) if p in self.transport.parties]
-            if builders:  # else the next in turn
-                yield Turn(place, builders)
-
-    @property
-    def _trees_per_round(self) -> int:
-        return len(self.prepared.parties) if self.params.turns == "all" else 1
+            builder = builder_of(place, self.prepared.parties)
+            if builder in self.transport.parties:  # else the next in turn
+                yield Turn(place, builder)
 
     def _finished(self, plan: Plan, state: State) -> Training:
         """The trees, cut back to the best round where early stopping watched."""

@@ -328,14 +328,13 @@ def _check_start(learner: Learner) -> None:
 def _check_rounds(learner: Learner) -> None:
     """Every tree belongs to a round and to an output."""
     model, n_outputs = learner.gradient_booster.model, max(int(learner.learner_model_param.num_class), 1)
-    n, bounds = len(model.trees), np.array(model.iteration_indptr, dtype=np.int64)
-    param = model.gbtree_model_param
+    n, param = len(model.trees), model.gbtree_model_param
     _refuse_unless(int(param.num_trees) == n, f"{n} trees where {param.num_trees} are announced")
-    _refuse_unless(1 <= int(param.num_parallel_tree) <= max(n, 1), f"{param.num_parallel_tree} trees at once")
+    _refuse_unless(param.num_parallel_tree == "1", f"{param.num_parallel_tree} trees at once")
     _refuse_unless(len(model.tree_info) == n, f"outputs of {len(model.tree_info)} trees where it has {n}")
     _refuse_unless(max(model.tree_info, default=0) < n_outputs, f"a tree of output {max(model.tree_info, default=0)}")
-    whole = len(bounds) > 0 and bounds[0] == 0 and bounds[-1] == n and (np.diff(bounds) > 0).all()
-    _refuse_unless(whole, f"the bounds of its rounds do not lead from 0 to {n}")
+    whole = n % n_outputs == 0 and model.iteration_indptr == [*range(0, n + 1, n_outputs)]
+    _refuse_unless(whole, f"the bounds of its rounds are not those of {n} trees for {n_outputs} outputs")
 
 
 def _check_cats(cats: Cats, n_levels: Ints) -> None:

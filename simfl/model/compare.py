@@ -80,8 +80,6 @@ def _beginnings(received: Model, found: WarmStart, adopted: Adopted) -> dict[str
 
 def _rebuilt(received: Model, found: WarmStart, adopted: Adopted) -> Model:
     """The model as this party writes it, from trees that it has recognised."""
-    trees = iter(_flat(found.rounds))
-    rounds = [[next(trees) for _ in grown] for grown in adopted.rounds[: len(found.rounds)]]
     about = About(
         classes=adopted.classes,
         history=[],
@@ -89,7 +87,7 @@ def _rebuilt(received: Model, found: WarmStart, adopted: Adopted) -> Model:
         schema=adopted.schema,
         gain=None if received.gain is None else list(received.gain.values()),
     )
-    return build(rounds, found.base_score, in_xgboost(adopted.params), adopted.n_features, about)
+    return build(found.rounds, found.base_score, in_xgboost(adopted.params), adopted.n_features, about)
 
 
 def _content(model: Model) -> tuple[Document, About]:

@@ -194,8 +194,3 @@ def corrected(rounds: Rounds, way: str, correction: Rounds) -> Rounds:
         for trees, steps in zip(rounds, correction, strict=False)
     ]
     return [*stepped, *rounds[len(stepped) :]]
-
-
-def one_tree_each(rounds: Rounds, n_outputs: int) -> Rounds:
-    """The same trees, one for each output in every round: XGBoost wants as many in all rounds."""
-    return [trees[first : first + n_outputs] for trees in rounds for first in range(0, len(trees), n_outputs)]

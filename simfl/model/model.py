@@ -195,10 +195,9 @@ class Model:
             start.learned, at_home(self.loss, rows.y), self.schema, n_trees, learning_rate, max_depth, reg_lambda,
             random_state,
         )  # fmt: skip
-        rounds = home.one_tree_each(start.rounds, rows.margin.shape[1])
-        ways: dict[str, home.Learn] = {"trees": plan.new_trees, "leaves": plan.leaf_steps(rounds[:n_trees])}
+        ways: dict[str, home.Learn] = {"trees": plan.new_trees, "leaves": plan.leaf_steps(start.rounds[:n_trees])}
         way, correction = plan.chosen(rows, ways if how == "auto" else {how: ways[how]})
-        rounds = home.corrected(rounds, way, correction)
+        rounds = home.corrected(start.rounds, way, correction)
         begin = start_of(to_config(base.booster))
         return build(rounds, begin, start.learned, self.booster.num_features(), base._about)
 

@@ -165,10 +165,9 @@ def write(
     model = document["learner"]["gradient_booster"]["model"]
     trees = [tree for trees in rounds for tree in trees]
     model["trees"] = [_xgboost_tree(tree, number, len(schema.columns)) for number, tree in enumerate(trees)]
-    model["tree_info"] = [number % outputs for trees in rounds for number in range(len(trees))]
-    model["iteration_indptr"] = np.cumsum([0] + [len(trees) for trees in rounds]).tolist()
+    model["tree_info"] = [number % outputs for number in range(len(trees))]
+    model["iteration_indptr"] = [*range(0, len(trees) + 1, outputs)]
     model["gbtree_model_param"]["num_trees"] = str(len(trees))
-    model["gbtree_model_param"]["num_parallel_tree"] = str(len(rounds[0]) // outputs if rounds else 1)
     return document
 
 

@@ -71,11 +71,11 @@ class Sealing:
             return wire.pack(np.array(values, dtype=np.float64))
         return wire.pack_wide([v + m for v, m in zip(to_wide(values), drawn, strict=True)])
 
-    def onto_rows(self, landed: Landed, builder: str, question: msg.SumOntoRows, said: bytes) -> msg.Array:
-        """Gradients and hessians summed onto the rows of a builder."""
+    def onto_rows(self, landed: Landed, question: msg.SumOntoRows, said: bytes) -> msg.Array:
+        """Gradients and hessians summed onto the rows of the builder."""
         sums = landed.sums
         words = to_words(sums, landed.tokens, question.exponents, FORMS[question.word_bytes], self.n_parties)
-        drawn = self._row_masks(len(words), builder, question, said)
+        drawn = self._row_masks(len(words), question.builder, question, said)
         self._note(drawn)
         return wire.pack_words(words if drawn is None else words + drawn, question.word_bytes, sums.shape[:-1])
 

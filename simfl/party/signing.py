@@ -41,7 +41,7 @@ class Signing:
             self._certificate = None
         return signed
 
-    def check(self, signed: Sequence[msg.Signed | None], grown: Sequence[Content], n_outputs: int) -> None:
+    def check(self, signed: Sequence[msg.Signed | None], grown: Sequence[Content]) -> None:
         """Refuse the trees of a round unless each is signed by the builder that it names."""
         for place, tree in enumerate(grown):
             own = signed[place] if place < len(signed) else None
@@ -50,7 +50,7 @@ class Signing:
                     f"Party {self.name!r} refuses: a tree is signed by its builder, and this one is not. "
                     "It sends nothing. Ask the other parties, not over the hub, whether their kits are of this project."
                 )
-            content = self._content(own.round, own.builder, place % n_outputs, tree)
+            content = self._content(own.round, own.builder, place, tree)
             check_signature(self._key_of(own), own.builder, content, own.signature, "tree")
 
     def _key_of(self, signed: msg.Signed) -> Any:

@@ -7,9 +7,8 @@ sent before; a question that does not fit is refused before anything is computed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,11 +34,10 @@ from simfl.party.similar import sizes_in
 from simfl.preprocessing.scaling import WITHOUT_WEIGHT, Scale
 from simfl.privacy.guard import n_hashes_of
 from simfl.training.losses import is_multi, labels_of, only_finds_splits, settings_of
-from simfl.training.schedule import TURNS, n_rounds
+from simfl.training.schedule import builder_of
 
 MOST_SUMS = 2**30  # bytes of sums onto the rows of one party: they are allocated before they are sent
 EXACT_BYTES = 7  # of a word: from there on gradients and hessians are rounded to the nearest
-MOST_TURNS = 2**20  # of a training: the order of turns is followed one by one
 NARROWEST = 0.05  # of the spread of this party's own projections: a finer bucket would tell single values apart
 FAR = 100.0  # times: a party's own spread in a column differs from that of all rows by no more
 # What the hub settles where the study leaves it open, and the values that it may choose.
@@ -60,11 +58,6 @@ class Terms:
     def masked(self) -> bool:
         """Whether sums must be masked: always, unless the study says no or there is nobody to hide among."""
         return len(self.parties) > 1 and self.train.masked is not False
-
-    @property
-    def n_rounds(self) -> int:
-        """How many rounds there can be."""
-        return n_rounds(self.train.turns, self.train.n_trees, len(self.parties))
 
     @property
     def shares_rows(self) -> bool:
@@ -90,9 +83,8 @@ class Rules:
     round: int = -1  # the newest
     begun: bool = False  # whether it began since the last start
     asked: dict[type, tuple[bytes, msg.Reply]] = field(default_factory=dict)  # in the newest round
-    builders: dict[int, list[str]] = field(default_factory=dict)  # of each round, as it was asked for
     starts: int = 0
-    n_outputs: int = 1  # trees of a builder per round
+    n_outputs: int = 1  # trees of a round
     n_adopted: int = 0  # rounds whose trees were adopted since the last start
     adopted: list[list[msg.Array]] = field(default_factory=list)  # leaf values of all rounds that ever were
     last_adopted: int = -1  # the last of them
@@ -104,12 +96,11 @@ class Rules:
     ended: frozenset[str] | None = None  # those with whom keys were exchanged when the training ended
     rematched: dict[int, int] = field(default_factory=dict)  # per search during the training: what was adopted then
     n_rows: dict[str, int] = field(default_factory=dict)  # of all parties, from the search before the training
-    turns: list[int] = field(default_factory=list)  # whose turn it is, as far as it is known
 
     def copy(self) -> Rules:
         """As they are now. What has one answer in a run (`first`) is common to both."""
         twin = object.__new__(Rules)  # for every message: `dataclasses.replace` would take four times as long
-        twin.__dict__ |= self.__dict__ | {n: getattr(self, n).copy() for n in ("builders", "rematched", "adopted")}
+        twin.__dict__ |= self.__dict__ | {n: getattr(self, n).copy() for n in ("rematched", "adopted")}
         return twin
 
     def refuse_unless(self, holds: bool, rule: str) -> None:
@@ -331,7 +322,7 @@ class Rules:
     def _adopt(self, trees: list[msg.AdoptedTree]) -> None:
         """Count the rounds whose trees become part of the model."""
         if trees:
-            self.refuse_unless(self.n_adopted < self.terms.n_rounds, "no more rounds than the study has")
+            self.refuse_unless(self.n_adopted < self.terms.train.n_trees, "no more rounds than the study has")
             self._check_number(len(trees))
             self._check_size([tree.structure for tree in trees if tree.structure is not None])
             signed = [tree.signed for tree in trees if tree.signed is not None]
@@ -351,24 +342,17 @@ class Rules:
         self.refuse_unless(self.adopted[self.n_adopted] == values, "trees that were adopted stay as they are")
 
     def _check_signers(self, signed: list[msg.Signed], number: int) -> None:
-        """Trees are signed for their round, by those whose turn it was. `signing.py` refuses what is not signed."""
+        """Trees are signed for their round, by whose turn it was. `signing.py` refuses what is not signed."""
         if not signed:
             return
         rounds = {own.round for own in signed}
         self.refuse_unless(rounds == {number}, f"trees of round {number} are signed for it, not for {sorted(rounds)}")
-        signers = [own.builder for own in signed]
-        self._known_names(signers)
-        turns, parties = self.terms.train.turns, self.terms.parties
-        asked = [parties[number % len(parties)]] if turns == "round_robin" else self.builders.get(number)
-        each_once = list(dict.fromkeys(signers))
-        expected = [name for name in asked or each_once for _ in range(self.n_outputs)]
-        rule = f"the trees of round {number} are signed by those whose turn it was"
-        self.refuse_unless(signers == expected and (turns == "all" or len(each_once) == 1), rule)
+        builder = builder_of(number, self.terms.parties)
+        own = [one.builder for one in signed] == [builder] * self.n_outputs
+        self.refuse_unless(own, f"the trees of round {number} are signed by {builder!r}, whose turn it was")
 
     def _check_number(self, n: int) -> None:
-        builders = len(self.terms.parties) if self.terms.train.turns == "all" else 1
-        fits = 0 < n <= builders * self.n_outputs and n % self.n_outputs == 0
-        self.refuse_unless(fits, f"a round has {self.n_outputs} trees of each builder, not {n} in all")
+        self.refuse_unless(n == self.n_outputs, f"a round has {self.n_outputs} trees, not {n}")
 
     def _in_round(self, question: msg.SumOntoRows | msg.Grow | msg.SumPerLeaf) -> msg.Reply | None:
         self.refuse_unless(question.round >= self.round, f"round {question.round} is over")
@@ -402,39 +386,14 @@ class Rules:
         self.passed, self.used = self.passed + passes, max(self.used, self.n_adopted)
 
     def _turn(self, question: msg.SumOntoRows | msg.Grow) -> None:
-        """Whether those build whose turn it is."""
-        turns = self.terms.train.turns
+        """Whether the one builds whose turn it is."""
         long_enough = question.word_bytes >= EXACT_BYTES or only_finds_splits(self.terms.train)
         self.refuse_unless(long_enough, f"the study's sums onto rows take at least {EXACT_BYTES} bytes")
-        builders = question.builders if isinstance(question, msg.SumOntoRows) else [self.name]
-        self._known_names(builders)
-        next_one = self._next_builder(question.round)
-        its_turn = next_one is None or builders == [next_one]
-        self.refuse_unless(its_turn, f"in round {question.round} it is the turn of {next_one!r}")
-        alone = turns == "all" or len(builders) == 1
-        self.refuse_unless(alone and len({*builders}) == len(builders) > 0, f"the study's turns are {turns}")
+        builder = question.builder if isinstance(question, msg.SumOntoRows) else self.name
+        next_one = builder_of(question.round, self.terms.parties)
+        self.refuse_unless(builder == next_one, f"in round {question.round} it is the turn of {next_one!r}")
         if isinstance(question, msg.SumOntoRows):
-            sole = builders == [self.name] and turns != "all"
-            self.refuse_unless(not sole, "a sole builder is not asked for sums onto its rows")
-            late = question.round == self.round and msg.Grow in self.asked
-            self.refuse_unless(not late, "the sums of a round come before its trees")
-            self.builders[question.round] = builders
-        else:
-            known = self.builders.setdefault(question.round, builders)
-            self.refuse_unless(self.name in known, f"round {question.round} is that of {known}")
-
-    def _next_builder(self, number: int) -> str | None:
-        """Whose turn it is, if one party builds and this one can know which: by rows, it must know those of all."""
-        turns, parties = self.terms.train.turns, self.terms.parties
-        if turns == "round_robin":
-            return parties[number % len(parties)]
-        if turns != "proportional" or {*self.n_rows} != {*parties}:
-            return None
-        self.refuse_unless(number < MOST_TURNS, f"a training has at most {MOST_TURNS} turns")
-        if number >= len(self.turns):
-            order: Iterator[list[int]] = TURNS[turns]([self.n_rows[party] for party in parties])
-            self.turns = [builder for (builder,) in islice(order, max(number + 1, 2 * len(self.turns)))]
-        return parties[self.turns[number]]
+            self.refuse_unless(builder != self.name, "a builder is not asked for sums onto its rows")
 
     def _leaf_sums(self, question: msg.SumPerLeaf) -> None:
         self.refuse_unless(question.round == self.round, "leaf sums follow the growing of their trees")
@@ -442,7 +401,7 @@ class Rules:
         self.refuse_unless(exact, "the study takes leaf values from the builder")
         self._check_number(len(question.trees))
         self._check_size(question.trees)
-        self._check_signers([own for own in question.signed if own is not None], question.round)
+        self._check_signers(question.signed, question.round)
 
     def _check_size(self, trees: list[msg.TreeStructure]) -> None:
         """A tree has at most as many leaves as the study allows, and as its builder has rows."""

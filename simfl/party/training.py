@@ -32,7 +32,6 @@ from simfl.training.gradients import Landed, add_values, draw_similar, sum_onto_
 from simfl.training.groups import join_small_groups
 from simfl.training.histograms import HistogramGrower, Histogrammed, fits, histogrammed
 from simfl.training.losses import loss_of
-from simfl.training.schedule import shared_step
 from simfl.training.traversal import Walker, walker
 from simfl.training.trees import Tree
 
@@ -75,9 +74,9 @@ class Following:
         self.leaves = [self.walker.leaf_numbers(tree) for tree in grown]
 
     def add(self, values: list[AnyArray]) -> None:
-        """Add the leaf values to the margins: every builder's trees are in the order of the outputs."""
-        for number, (leaf, value) in enumerate(zip(self.leaves, values, strict=True)):
-            add_values(self.margin, number % self.margin.shape[1], leaf, value)
+        """Add the leaf values to the margins: trees are in the order of the outputs."""
+        for output, (leaf, value) in enumerate(zip(self.leaves, values, strict=True)):
+            add_values(self.margin, output, leaf, value)
 
 
 class PartyTraining:
@@ -128,8 +127,6 @@ class PartyTraining:
             if len(self._seen) != len(previous):
                 raise ProtocolError(f"{self.split.who} was given leaf values for trees that it has not seen.")
             values = [wire.unpack(p.values, "f4", (t.n_leaves,)) for p, t in zip(previous, self._seen, strict=True)]
-            if self._by_builder:
-                values = [shared_step(self.params.learning_rate, len(previous) // self.n_outputs) * v for v in values]
             self._adopted.append(list(zip(self._seen, values, strict=True)))
             self._said = told(self._said, self._seen_as, [p.values for p in previous])
             for following in self._following:
@@ -167,9 +164,9 @@ class PartyTraining:
             self._see(grown, [p.signed for p in previous])
 
     def _see(self, grown: list[Content], signed: Sequence[msg.Signed | None]) -> None:
-        """Find the leaves of all rows in these trees, if their builders signed them."""
+        """Find the leaves of all rows in these trees, if their builder signed them."""
         if self.signing:
-            self.signing.check(signed, grown, self.n_outputs)
+            self.signing.check(signed, grown)
         self._seen_as = [own.tree for own in grown]
         self._seen = [wire.tree_from_message(s, self.split.n_features) for s in self._seen_as]
         for following in self._following:
@@ -192,19 +189,18 @@ class PartyTraining:
             sums.append(following.rows.total_weight if following else 0.0)
         return sealing.small(sums, mask, "scores", self._said)
 
-    # --- step 1: sums onto the rows of builders ----------------------------------------------------------------------
+    # --- step 1: sums onto the rows of the builder -------------------------------------------------------------------
 
     def sum_onto_rows(self, question: msg.SumOntoRows, sealing: Sealing) -> msg.RowSums:
-        """Add this party's gradients onto the rows of the builders that its rows resemble."""
+        """Add this party's gradients onto the rows of the builder that its rows resemble."""
         sealing.check(question.mask)
         self.adopt(question.previous)
-        sums: dict[str, msg.Array] = {}
+        sums = None
         seed = _seed(self.seed, 5, question.round, self.similar.parties.index(self.name))
-        for builder in question.builders:
-            similar = self._similar_rows(builder, seed)
-            if similar is not None:
-                landed = self._sum_onto(similar, self.similar.n_rows[builder], seed)
-                sums[builder] = sealing.onto_rows(landed, builder, question, self._said)
+        similar = self._similar_rows(question.builder, seed)
+        if similar is not None:
+            landed = self._sum_onto(similar, self.similar.n_rows[question.builder], seed)
+            sums = sealing.onto_rows(landed, question, self._said)
         return msg.RowSums(round=question.round, sums=sums, scores=self.scores(question.mask, sealing))
 
     def _similar_rows(self, builder: str, seed: int) -> AnyArray | None:
@@ -246,7 +242,7 @@ class PartyTraining:
             for output in range(g.shape[1])
         ]
         values = [wire.pack(t.value[t.leaves]) for t in grown] if self._by_builder else None
-        scores = self.scores(question.mask, sealing) if question.with_scores else None
+        scores = self.scores(question.mask, sealing)
         structures = [wire.tree_to_message(t) for t in grown]
         self.shown.update(["trees", "own cut points"])
         own = [Content(tree, values[n] if values else None) for n, tree in enumerate(structures)]
@@ -301,8 +297,8 @@ class PartyTraining:
             raise ProtocolError(f"{self.split.who} was asked for leaf sums before a round began.")
         self._see([Content(tree, None) for tree in question.trees], question.signed)
         sums = [
-            sum_per_leaf(leaf, self.g, self.h, number % self.n_outputs, tree.n_leaves)
-            for number, (leaf, tree) in enumerate(zip(self.train.leaves, self._seen, strict=True))
+            sum_per_leaf(leaf, self.g, self.h, output, tree.n_leaves)
+            for output, (leaf, tree) in enumerate(zip(self.train.leaves, self._seen, strict=True))
         ]
         return sealing.per_leaf(sums, question, self._said)
 

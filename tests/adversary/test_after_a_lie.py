@@ -71,7 +71,7 @@ def test_a_lie_is_no_way_to_more_rounds():
     """What was really adopted counts, also where the question was refused afterwards."""
     session, question = halted(msg.SumOntoRows, 1, identity, **VALUED)
     adopted = session.rules.n_adopted
-    session.sealing.masks.last["rows of " + question.builders[0]] = 10**6  # refused late, after the trees were adopted
+    session.sealing.masks.last["rows of " + question.builder] = 10**6  # refused late, after the trees were adopted
     with pytest.raises(SimFLError):
         session.handle(question)
     assert session.rules.n_adopted == adopted + 1 == len(session.training._adopted)

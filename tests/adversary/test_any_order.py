@@ -18,9 +18,8 @@ IN_ROUNDS = (msg.SumOntoRows, msg.Grow, msg.SumPerLeaf)
 STUDIES = [
     {},
     {"matching": "shared"},
-    {"turns": "all"},
     {"cuts": "shared"},
-    {"turns": "proportional", "max_depth": 0},
+    {"max_depth": 0},
 ]
 NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 255, 2**20])
 _recorded = {}

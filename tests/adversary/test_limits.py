@@ -177,16 +177,6 @@ def test_no_tree_has_more_leaves_than_a_party_has_rows():
     assert whole_run(max_depth=0).replies(msg.Finished).keys() == {*NAMES}
 
 
-def test_turns_in_proportion_are_those_that_follow_from_the_rows():
-    session, question = halted(msg.SumOntoRows, turns="proportional")
-    (builder,) = question.builders
-    other = ({*NAMES} - {builder, "p0"}).pop()
-    refuses(session, replace(question, builders=[other]), f"in round {question.round} it is the turn of '{builder}'")
-    session, question = halted(msg.Grow, turns="proportional")
-    refuses(session, replace(question, round=question.round + 1), "it is the turn of")
-    refuses(session, replace(question, round=2**39), "a training has at most")
-
-
 def test_a_party_has_as_many_rows_as_at_first():
     session, question = halted(msg.TakeSimilar, 1)
     refuses(session, replace(question, n_rows=question.n_rows | {"p1": 51}), "as many rows as before")

@@ -22,8 +22,6 @@ def test_an_honest_run_breaks_no_rule():
     for changed in (
         {},
         {"matching": "shared"},
-        {"turns": "all"},
-        {"turns": "proportional"},
         {"recipe": "paper", "rematch": 0},
         {"n_neighbors": 0, "rematch": 0},
     ):
@@ -316,9 +314,13 @@ def test_starts_come_to_an_end():
 
 def test_trees_come_from_whose_turn_it_is_and_are_as_many_as_the_study_has():
     session, question = halted(msg.SumPerLeaf)
-    refuses(session, replace(question, trees=question.trees * 95), "a round has 1 trees of each builder, not 95")
+    refuses(session, replace(question, trees=question.trees * 95), "a round has 1 trees, not 95")
     session, question = halted(msg.Grow)
     refuses(session, replace(question, round=question.round + 1), "it is the turn of 'p1'")
+    session, question = halted(msg.SumOntoRows)
+    refuses(session, replace(question, builder="p2"), "in round 1 it is the turn of 'p1'")
+    own = replace(question, round=3, builder="p0")
+    refuses(session, own, "a builder is not asked for sums onto its rows")
     session, question = halted(msg.Finish)
     full = [[t] for t in question.previous] * 9
     refuses(session, msg.Replay(rounds=full), "no more rounds than the study has")

@@ -22,11 +22,8 @@ PROJECT = Project()
 STUDIES = {
     "default": {},
     "builder's values": {"recipe": "paper", "rematch": 3},
-    "all at once": {"turns": "all"},
-    "all at once, builders' values": {"turns": "all", "recipe": "paper", "rematch": 0},
-    "proportional": {"turns": "proportional"},
     "classes": {"objective": "multi:softprob"},
-    "classes, all at once, builders' values": {"objective": "multi:softprob", "turns": "all", "leaf_values": "builder"},
+    "classes, builder's values": {"objective": "multi:softprob", "leaf_values": "builder"},
 }
 VALUED = STUDIES["builder's values"]
 
@@ -71,9 +68,9 @@ def test_keys_of_kits_sign_trees():
     builder, reader = Signing(PROJECT.identity("p1", key), "p1", "r"), signing("p0")
     tree = Content(stump(), None)
     (signed,) = builder.sign(3, [tree])
-    reader.check([signed], [tree], 1)
+    reader.check([signed], [tree])
     with pytest.raises(PrivacyError, match="not by its certificate"):
-        reader.check([signed], [Content(stump(threshold=0.26), None)], 1)
+        reader.check([signed], [Content(stump(threshold=0.26), None)])
 
 
 # --- leaf sums over trees that the hub chooses -----------------------------------------------------------------------
@@ -96,7 +93,6 @@ LIES = {
         "the signature is not by its certificate",
     ),
     "unsigned": (lambda q: replace(q, trees=[stump()], signed=[]), "a tree is signed by its builder"),
-    "signed by nobody": (lambda q: replace(q, signed=[None]), "a tree is signed by its builder"),
     "signed by the hub's own certificate": (
         lambda q: resigned(q, signing("p1", role="hub"), tree=stump()),
         "that of a hub, not of a party",
@@ -109,9 +105,9 @@ LIES = {
         lambda q: resigned(q, signing("p1", days=(-30, -1))),
         "its certificate is not valid today",
     ),
-    "signed by another party": (lambda q: resigned(q, signing("p2"), tree=stump()), "by those whose turn it was"),
-    "signed by the receiver": (lambda q: resigned(q, signing("p0"), tree=stump()), "by those whose turn it was"),
-    "signed by a stranger": (lambda q: resigned(q, signing("mole"), tree=stump()), "the study has no party"),
+    "signed by another party": (lambda q: resigned(q, signing("p2"), tree=stump()), "by 'p1', whose turn it was"),
+    "signed by the receiver": (lambda q: resigned(q, signing("p0"), tree=stump()), "by 'p1', whose turn it was"),
+    "signed by a stranger": (lambda q: resigned(q, signing("mole"), tree=stump()), "by 'p1', whose turn it was"),
     "of another run": (lambda q: resigned(q, signing("p1", "other")), "the signature is not by its certificate"),
     "of another round": (lambda q: resigned(q, signing("p1"), q.round + 3), "signed for it, not for"),
     "of another round, renamed": (
@@ -145,20 +141,12 @@ def moved(array, by=0.001):
 
 
 @pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("turns", ["round_robin", "proportional"])
-def test_leaf_sums_are_over_trees_that_their_builder_signed(lie, turns):
+def test_leaf_sums_are_over_trees_that_their_builder_signed(lie):
     make, rule = LIES[lie]
-    session, question = halted_in_the_turn_of_p1(turns)
+    session, question = halted(msg.SumPerLeaf, 1, identity)
+    assert question.signed[0].builder == "p1"
     refuses(session, make(question), rule)
     assert isinstance(session.handle(question), msg.LeafSums)  # the genuine one is answered
-
-
-def halted_in_the_turn_of_p1(turns):
-    for number in range(6):
-        session, question = halted(msg.SumPerLeaf, number, identity, turns=turns)
-        if question.signed[0].builder == "p1":
-            return session, question
-    raise AssertionError("p1 had no turn")
 
 
 def test_row_4_of_the_table_gets_no_sums_at_all():
@@ -168,16 +156,14 @@ def test_row_4_of_the_table_gets_no_sums_at_all():
         refuses(session, replace(question, trees=[stump(n % 6, -2 + n / 24)], signed=[]), "signed by its builder")
 
 
-def test_trees_of_several_builders_stay_in_their_places():
-    session, question = halted(msg.SumPerLeaf, 0, identity, turns="all", objective="multi:softprob")
-    assert len(question.trees) == 6  # three builders, two classes
+def test_trees_of_several_classes_stay_in_their_places():
+    session, question = halted(msg.SumPerLeaf, 0, identity, objective="multi:softprob")
     trees, signed = question.trees, question.signed
-    swapped = replace(question, trees=[trees[1], trees[0], *trees[2:]], signed=[signed[1], signed[0], *signed[2:]])
-    refuses(session, swapped, "certificate")
-    two = replace(question, trees=trees[:4], signed=signed[:4])
-    refuses(session, two, "by those whose turn it was")
-    twice = replace(question, trees=trees[:2] * 3, signed=signed[:2] * 3)
-    refuses(session, twice, "by those whose turn it was")
+    assert len(trees) == len(signed) == 2
+    refuses(session, replace(question, trees=trees[::-1], signed=signed[::-1]), "certificate")
+    refuses(session, replace(question, trees=trees[:1], signed=signed[:1]), "a round has 2 trees, not 1")
+    refuses(session, replace(question, signed=signed[:1]), "by 'p0', whose turn it was")
+    refuses(session, replace(question, trees=trees * 3, signed=signed * 3), "a round has 2 trees, not 6")
     session.handle(question)
 
 
@@ -192,7 +178,7 @@ FALSE_TREES = {
     "made up": (lambda t: replace(t, structure=stump(), values=wire.pack(np.zeros(2, np.float32))), "not by its cert"),
     "unsigned": (lambda t: replace(t, signed=None), "a tree is signed by its builder"),
     "with other values": (revalued, "the signature is not by its certificate"),
-    "of another builder": (lambda t: replace(t, signed=replace(t.signed, builder="p2")), "by those whose turn it was"),
+    "of another builder": (lambda t: replace(t, signed=replace(t.signed, builder="p2")), "whose turn it was"),
     "of another round": (lambda t: replace(t, signed=replace(t.signed, round=t.signed.round + 3)), "not by its cert"),
 }
 
@@ -317,8 +303,7 @@ def test_who_was_lost_and_comes_back_adopts_signed_trees(case, lost_at):
     study = STUDY | {"n_trees": 12} | STUDIES[case]
     transport, journal = Losing(sessions(identity, **study), lost_at, lost_at + 14), open_journal()
     training = train(transport, journal, min_parties=2, **study)
-    n_rounds = 4 if study.get("turns") == "all" else 12
-    assert len(training.rounds) == n_rounds
+    assert len(training.rounds) == 12
     assert all(tree.signed for entry in journal.of(Grew) for tree in entry.adopted)
 
 

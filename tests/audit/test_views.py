@@ -46,7 +46,7 @@ def test_the_sums_sent_are_read_as_the_attack_reads_them(recorded):
     scenario, heard = recorded
     # The victim builds the first tree, so that round's sums come from the attacker's rows: their labels are read here.
     message, reply = find(heard, f"party {ATTACKER}", msg.RowSums)
-    array, form = reply.sums[f"party {VICTIM}"], FORMS[message.word_bytes]
+    array, form = reply.sums, FORMS[message.word_bytes]
     assert array.shape == (len(scenario.victim), 1)
     gradients, hessians = (part[:, None] for part in split(from_bytes(array.data, form.n_bytes), form))
     view = views.RowSumsView(gradients, hessians, message.exponents, scenario.loss, scenario.start)

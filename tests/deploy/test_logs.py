@@ -77,14 +77,6 @@ def test_of_many_trees_the_first_every_tenth_and_the_last_are_told_and_every_cha
     assert len(told) == 6
 
 
-def test_where_all_build_at_once_a_round_brings_a_tree_from_each(told, tmp_path):
-    course = Course(tmp_path, Stage(run="r", study="s", stage="training", n_trees=11, per_round=3))
-    for n in range(1, 5):
-        course.rounds(n)
-    assert course.stage.tree == 11
-    assert told[-1].text.startswith("tree 11 of 11")
-
-
 def test_a_training_whose_process_is_gone_is_interrupted(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

@@ -189,7 +189,7 @@ def test_every_gradient_lands_exactly_once_at_the_builder():
     sums = [hop for hop in seen.log if isinstance(hop[2], msg.RowSums)]
     assert sorted(party for party, _, _ in sums) == ["p1", "p2"]
     for party, message, reply in sums:
-        g, h = row_sums(reply.sums["p0"], message)
+        g, h = row_sums(reply.sums, message)
         assert g.sum() == pytest.approx(-labels[party].sum(), abs=1e-6)
         assert h.sum() == len(labels[party])
 
@@ -219,36 +219,6 @@ def test_parties_with_identical_rows_train_as_one():
 def test_turns_go_round():
     model = simfl.train(parties(30, 30, 30), **QUICK)
     assert [r.builder for r in model.history] == ["p0", "p1", "p2"] * 2
-
-
-def test_turns_in_proportion_to_the_rows():
-    model = simfl.train(parties(90, 30), turns="proportional", **{**QUICK, "n_trees": 8})
-    assert [r.builder for r in model.history].count("p0") == 6
-
-
-@pytest.mark.parametrize("recipe", ["default", "paper"])
-def test_all_parties_build_at_once(recipe):
-    members = parties(80, 50, 60)
-    model = simfl.train(members, turns="all", recipe=recipe, **{**QUICK, "n_trees": 20})
-    assert len(model.history) == model.n_trees == 7  # rounds of three trees
-    assert len(model.booster.get_dump()) == 21
-    p = np.concatenate([model.predict_proba(m.rows.X)[:, 1] for m in members])
-    y = np.concatenate([m.rows.y for m in members])
-    loss = -np.mean(np.where(y == 1, np.log(p), np.log(1 - p)))
-    assert model.history[-1].train["logloss"] == pytest.approx(loss, abs=1e-5)
-    assert loss < 0.6
-
-
-def test_all_at_once_works_for_several_classes(tmp_path):
-    members = [
-        simfl.Party(f"p{i}", X, np.digitize(X[:, 0], [-0.5, 0.5]))
-        for i, (X, _) in enumerate([rows(90, 0), rows(70, 1)])
-    ]
-    model = simfl.train(members, objective="multi:softprob", turns="all", **QUICK)
-    X, _ = rows(300, 9)
-    assert (model.predict(X) == np.digitize(X[:, 0], [-0.5, 0.5])).mean() > 0.9
-    model.save(tmp_path / "m.ubj")
-    assert (simfl.load(tmp_path / "m.ubj").margins(X) == model.margins(X)).all()
 
 
 def test_multiclass_grows_a_tree_per_class_in_every_round():

@@ -23,7 +23,7 @@ def stump(value):
 def grew(number, *absent, builder="a"):
     trees = [wire.adopted(stump(number + 1.0))]
     return Grew(
-        round=number, turn=2 * number, builders=[builder], absent=list(absent), gains=[1.0], adopted=trees, trees=trees
+        round=number, turn=2 * number, builder=builder, absent=list(absent), gains=[1.0], adopted=trees, trees=trees
     )
 
 

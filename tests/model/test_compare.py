@@ -19,9 +19,7 @@ CATEGORIES = "with categories"
 RECIPES = {
     "default": {},
     "paper": {"recipe": "paper"},
-    "all at once": {"turns": "all", "n_trees": 9},
     "several classes": {"objective": "multi:softprob"},
-    "several classes at once": {"objective": "multi:softprob", "turns": "all", "n_trees": 6},
     "numbers": {"objective": "reg:squarederror"},
     "rematch": {"rematch": 2},
     "constraints": {"monotone_constraints": [1, 0, 0, 0, -1, 0]},

@@ -71,7 +71,7 @@ def occurring(values, sent):
 
 def test_a_party_of_one_row_does_not_give_it_away_as_a_sum():
     members = [*regression_parties(), simfl.Party("one", strange_rows(1, 77), [0.5])]
-    sent = in_bytes(play(members, turns="proportional"), without_thresholds=True)
+    sent = in_bytes(play(members), without_thresholds=True)
     assert not occurring(members[-1].rows.X.ravel(), sent)
 
 

@@ -21,9 +21,8 @@ def group_sizes(min_group, **more):
     found = []
     for party, message, reply in seen.log:
         if isinstance(reply, msg.RowSums):
-            for array in reply.sums.values():
-                _, sums = row_sums(array, message)
-                found.append((party, np.rint(sums[sums != 0]).astype(int)))
+            _, sums = row_sums(reply.sums, message)
+            found.append((party, np.rint(sums[sums != 0]).astype(int)))
     return found
 
 

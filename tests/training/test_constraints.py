@@ -31,9 +31,7 @@ def ways(model):
                 yield above[node]
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"extra_depth": 0}, {"leaf_values": "builder"}, {"turns": "all"}, {"recipe": "paper"}]
-)
+@pytest.mark.parametrize("more", [{}, {"extra_depth": 0}, {"leaf_values": "builder"}, {"recipe": "paper"}])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_predictions_rise_or_fall_with_the_column(parties, sign, more):
     model = simfl.train(parties, n_trees=20, random_state=0, monotone_constraints={"dose": sign}, **more)
@@ -92,9 +90,8 @@ def test_categories_have_no_order(parties):
 # --- a warm start ---
 
 
-@pytest.mark.parametrize("turns", ["round_robin", "all"])
-def test_a_training_goes_on_where_another_ended(parties, turns):
-    params = {"n_trees": 6, "random_state": 0, "turns": turns, "rematch": 0}
+def test_a_training_goes_on_where_another_ended(parties):
+    params = {"n_trees": 6, "random_state": 0, "rematch": 0}
     first = simfl.train(parties, **params)
     both = simfl.train(parties, init_model=first, **params)
     assert both.n_trees == 2 * first.n_trees
@@ -129,5 +126,3 @@ def test_an_earlier_model_that_does_not_fit_is_refused(parties, table, labels):
         simfl.train(parties, init_model=first, objective="reg:squarederror")
     with pytest.raises(simfl.SimFLError, match=r"schema=model\.schema"):
         simfl.train([simfl.Party("a", table, labels)], init_model=first)
-    with pytest.raises(ParameterError, match="trees in a round"):
-        simfl.train(parties, init_model=first, turns="all")

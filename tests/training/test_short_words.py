@@ -59,7 +59,7 @@ def test_later_sums_are_exact_but_for_a_step_of_the_grid_and_right_on_average():
     found = []
     for exact in (False, True):
         second = [both for both in learned(ready, 2, exact=exact)[1] if both[1].round == 1]
-        found.append({party: (asked, row_sums(reply.sums["p1"], asked)) for party, asked, reply in second})
+        found.append({party: (asked, row_sums(reply.sums, asked)) for party, asked, reply in second})
     short, exact = found
     assert len(short) == 4
     for part in (0, 1):  # gradients and hessians
