@@ -18,7 +18,6 @@ IN_ROUNDS = (msg.SumOntoRows, msg.Grow, msg.SumPerLeaf)
 STUDIES = [
     {},
     {"matching": "shared"},
-    {"cuts": "shared"},
     {"max_depth": 0},
 ]
 NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 255, 2**20])
