@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("nvflare")
 
 import simfl
-from benchmarks.chaos import PARTIES
 from simfl.deploy import run as runs
 from simfl.errors import DataError
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import PARTIES
 
 
 @pytest.mark.parametrize("recipe", ["similar", "joint"])
