@@ -24,7 +24,6 @@ import psutil
 import simfl
 from benchmarks.pages import Page
 from simfl.deploy.course import read_stage
-from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
 from simfl.deploy.tables import open_table
 
@@ -61,32 +60,6 @@ def in_one_process(study_path: Path) -> bytes:
     target = study_path.parent / "reference.ubj"
     model.save(target, history=False)
     return target.read_bytes()
-
-
-def slow_down(local: LocalProcesses, party: str, until: Callable[[], bool]) -> None:
-    """Suspend a party's job again and again, in the background, after every tree: a training that lasts.
-
-    In between it gets its turn, however busy the machine is: else it would be taken for dead. The hub's journal tells
-    when a tree is there: a party's own is written in blocks.
-    """
-
-    def grown() -> int:
-        return sum(journal.stat().st_size for journal in local.kits["hub"].glob("runs/*/journal"))
-
-    def work() -> None:
-        while not until():
-            try:
-                jobs = psutil.Process(local.processes[party].pid).children(recursive=True)
-            except psutil.NoSuchProcess:
-                return  # the federation has ended
-            for_each(jobs, psutil.Process.suspend)
-            time.sleep(1.0)
-            before, give_up = grown(), time.monotonic() + 5.0
-            for_each(jobs, psutil.Process.resume)
-            while grown() == before and time.monotonic() < give_up:
-                time.sleep(0.01)
-
-    threading.Thread(target=work, daemon=True).start()
 
 
 def for_each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], object]) -> None:

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 pytest.importorskip("nvflare")
 
 import simfl
-from benchmarks.chaos import PARTIES
 from simfl import messages as msg
 from simfl.deploy import run as runs
 from simfl.deploy.endpoints import PartyEndpoint
@@ -18,6 +17,7 @@ from simfl.privacy.observed import Protection
 from simfl.report import assemble
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import PARTIES
 from tests.deploy.test_joint_study import joint
 from tests.wire import parties
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import msgspec
 from nvflare.collab import CollabCallError
 
-from benchmarks.chaos import PARTIES, write_study
 from simfl.deploy import run as runs
 from simfl.deploy.answers import READY, HubStatus
 from simfl.deploy.course import read_stages
@@ -22,6 +21,7 @@ from simfl.privacy.certificates import SUBMITTER
 from simfl.privacy.tokens import secret_of
 from simfl.storage import write_atomically
 from simfl.transport.flare import FlareTransport
+from tests.deploy.studies import PARTIES, without_paths, write_study
 from tests.privacy.authority import Project
 
 PATIENCE = 0.3
@@ -98,7 +98,7 @@ def open_federation(folder, monkeypatch, n_trees, n_rows, change=lambda text: te
     study = write_study(folder, n_trees, n_rows)
     made = Federation(folder, {party: folder / f"{party}.csv" for party in PARTIES}, seed=5)
     made.study = folder / "shared.toml"
-    made.study.write_text(change("\n".join(line for line in study.read_text().split("\n") if "data =" not in line)))
+    made.study.write_text(change(without_paths(study.read_text())))
     monkeypatch.setattr("nvflare.fuel.flare_api.flare_api.new_secure_session", made.session)
     monkeypatch.setattr(runs, "POLL", 0.01)
     monkeypatch.setattr(runs, "SETTLE", 0.0)

@@ -9,7 +9,6 @@ pytest.importorskip("nvflare")
 import msgspec
 
 import simfl
-from benchmarks.chaos import in_one_process
 from simfl import messages as msg
 from simfl.deploy import run as runs
 from simfl.deploy.endpoints import HubEndpoint
@@ -18,6 +17,7 @@ from simfl.hub.joint import JointEntry
 from simfl.hub.journal import Entry, Grew, open_journal
 from simfl.storage import Journal
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import in_one_process
 
 
 def burn_down(federation, backup, *, saved_at, lost_at):

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import PARTIES, slow_down, write_study
 from simfl.deploy import run as runs
 from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
+from tests.deploy.studies import PARTIES, slow_down, without_paths, write_study
 
 NETWORK = f"10.{77 + os.getpid() % 100}.{os.getpid() // 100 % 200}"
 BRIDGE = f"sfl{os.getpid() % 100000}"
@@ -66,7 +66,7 @@ def test_a_party_that_is_cut_off_is_missed_and_comes_back(namespaces, tmp_path, 
     study_path = write_study(tmp_path, 200, 200, patience=10, on_dropout='"continue"')
     study = read_study(study_path)
     shared = tmp_path / "shared.toml"
-    shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
+    shared.write_text(without_paths(study_path.read_text()))
     space = {party: ["ip", "netns", "exec", name] for party, (name, _) in namespaces.items()}
     state = {}
 

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import PARTIES
 from simfl.cli.app import app
 from simfl.deploy import endpoints
 from simfl.deploy import run as runs
@@ -17,6 +16,7 @@ from simfl.deploy.party_file import read_party_file
 from simfl.deploy.study import ledger_of
 from simfl.errors import StudyError
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import PARTIES
 
 
 @pytest.fixture

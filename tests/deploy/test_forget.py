@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import PARTIES, write_study
 from simfl.deploy import run as runs
 from simfl.deploy import traces
 from simfl.deploy.forget import Home, find, read_record
@@ -23,6 +22,7 @@ from simfl.deploy.study import digest_of, ledger_of
 from simfl.errors import FileError, StudyError
 from simfl.joint import private_rule
 from tests.deploy.one_process import Federation
+from tests.deploy.studies import PARTIES, without_paths, write_study
 
 ROOT = Path(__file__).parents[2]
 KINDS = {
@@ -39,7 +39,7 @@ def federation(tmp_path, monkeypatch, request):
     study = write_study(tmp_path, 6, 120)
     made = Federation(tmp_path, {party: tmp_path / f"{party}.csv" for party in PARTIES}, seed=5)
     made.study = tmp_path / "shared.toml"
-    text = "\n".join(line for line in study.read_text().split("\n") if "data =" not in line)
+    text = without_paths(study.read_text())
     kind = getattr(request, "param", "similar")
     if kind == "private":
         text = text.replace('= "number"', "= { low = -3, high = 3 }").replace("validation_fraction", "# ")

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import in_one_process, write_study
 from simfl.deploy import run as runs
 from simfl.deploy.authority import sites_of
 from simfl.deploy.kits import accept, join, revoke, sign_requests
 from simfl.deploy.processes import LocalProcesses, stop
 from simfl.deploy.study import read_study
 from simfl.errors import FileError
+from tests.deploy.studies import in_one_process, without_paths, write_study
 from tests.transport.test_flare import knocks
 
 
@@ -37,7 +37,7 @@ def federation(tmp_path_factory):
         patch.setattr(runs, "POLL", 0.05)
         patch.setattr(runs, "SETTLE", 1.0)
         local.study_path, local.shared = study_path, folder / "shared.toml"
-        local.shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
+        local.shared.write_text(without_paths(study_path.read_text()))
         yield local
 
 

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("nvflare")
 
 import simfl
-from benchmarks.chaos import PARTIES
 from simfl.deploy import check
 from simfl.deploy import run as runs
 from simfl.deploy.orders import ORDER_FILE
@@ -18,6 +17,7 @@ from simfl.hub.joint import open_joint_journal
 from simfl.privacy import boxes
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import PARTIES
 
 N_TREES = 12
 

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("nvflare")
 
 import simfl
-from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl.deploy import folders, job
 from simfl.deploy import run as runs
 from simfl.deploy.endpoints import CLASSES
@@ -20,7 +19,8 @@ from simfl.errors import SimFLError
 from simfl.report import page
 from simfl.report.record import RunRecord
 from tests.adversary.lying_endpoint import ANSWERS, JOINT_LIES
-from tests.deploy.test_lies_through_flare import LYING, allow, check_refused, without_paths
+from tests.deploy.studies import PARTIES, in_one_process, without_paths, write_study
+from tests.deploy.test_lies_through_flare import LYING, allow, check_refused
 from tests.wire import model_bits
 
 ROOT = Path(__file__).parents[2]

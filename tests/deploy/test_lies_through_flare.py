@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl.deploy import job
 from simfl.deploy import run as runs
 from simfl.deploy.endpoints import CLASSES
@@ -19,14 +18,11 @@ from simfl.deploy.processes import LocalProcesses
 from simfl.deploy.study import read_study
 from tests.adversary import lying_endpoint
 from tests.adversary.lying_endpoint import ANSWERS, LIES, LIES_AFTER_A_LOSS, MISSED, LyingHub
+from tests.deploy.studies import PARTIES, in_one_process, without_paths, write_study
 
 ROOT = Path(__file__).parents[2]
 LYING = f"{lying_endpoint.__name__}.{LyingHub.__name__}"
 PATIENT, PLACE = "Zebedee-Quimby", "secret-place"
-
-
-def without_paths(study):
-    return "\n".join(line for line in study.split("\n") if "data =" not in line)
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ pytest.importorskip("nvflare")
 from nvflare.fuel.flare_api.api_spec import NoConnection
 from nvflare.fuel.hci.client.api_status import APIStatus
 
-from benchmarks.chaos import in_one_process
 from simfl.deploy import run as runs
 from simfl.deploy import status, submitter
 from simfl.deploy.submitter import HubLost
 from simfl.errors import EngineError
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import in_one_process
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 pytest.importorskip("nvflare")
 
-from benchmarks.chaos import PARTIES, write_study
 from simfl import messages as msg
 from simfl.deploy import metrics
 from simfl.deploy import run as runs
@@ -26,6 +25,7 @@ from simfl.deploy.processes import free_port
 from simfl.deploy.study import read_study
 from simfl.errors import EngineError
 from simfl.transport.base import Traffic
+from tests.deploy.studies import PARTIES, without_paths, write_study
 from tests.deploy.waiting import LONG, within
 
 KINDS = {kind.__name__ for kind in (*msg.Reply.__args__, *msg.Request.__args__)}
@@ -61,7 +61,7 @@ def parsed(text):
 def study(tmp_path):
     """A study of three parties with kits, where nothing runs yet."""
     path = write_study(tmp_path, 3, 60, patience=20)
-    text = "\n".join(line for line in path.read_text().split("\n") if "data =" not in line)
+    text = without_paths(path.read_text())
     port = f"[engine]\nport = {free_port()}\n"
     (tmp_path / "shared.toml").write_text(re.sub(r"(?=\[\[party\]\])", port, text, count=1))
     study = read_study(tmp_path / "shared.toml")

@@ -12,7 +12,6 @@ pytest.importorskip("nvflare")
 pytest.importorskip("dp_accounting")
 
 import simfl
-from benchmarks.chaos import PARTIES, write_study
 from simfl import messages as msg
 from simfl.cli.app import app
 from simfl.deploy import run as runs
@@ -24,6 +23,7 @@ from simfl.joint import private_rule
 from simfl.report.page import render
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import Federation
+from tests.deploy.studies import PARTIES, without_paths, write_study
 
 N_TREES = 12
 LOOKS_AND_BATCHES = 2 + N_TREES // 2 + 1  # and the last result
@@ -34,7 +34,7 @@ PRIVATE = 'recipe = "joint"\nepsilon = 4.0\nrows = 600\nn_trees = 12\nmax_depth 
 def federation(tmp_path, monkeypatch):
     """A private study for three parties, with a limit of 10 at north."""
     text = write_study(tmp_path, N_TREES, 200).read_text().replace('= "number"', "= { low = -3, high = 3 }")
-    text = "\n".join(line for line in text.split("\n") if "data =" not in line)
+    text = without_paths(text)
     head, rest = text.split("[parameters]")
     made = Federation(tmp_path, {party: tmp_path / f"{party}.csv" for party in PARTIES}, seed=5)
     made.study = tmp_path / "shared.toml"

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare")
 
 import simfl
-from benchmarks.chaos import PARTIES, in_one_process, write_study
 from simfl import messages as msg
 from simfl.cli.app import app, main
 from simfl.deploy import check, folders, processes, submitter
@@ -34,6 +33,7 @@ from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport.local import LocalTransport
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import PARTIES, in_one_process, write_study
 from tests.wire import sessions
 
 run = CliRunner().invoke

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare")
 
 import simfl
-from benchmarks.chaos import PARTIES
 from simfl import baselines
 from simfl.cli.app import app
 from simfl.deploy import check, folders
@@ -22,6 +21,7 @@ from simfl.privacy.tokens import private_of, secret_of
 from simfl.report import assemble
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import PARTIES
 
 N_TREES = 12
 COLUMNS = [f"x{i}" for i in range(12)]

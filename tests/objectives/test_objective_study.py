@@ -6,12 +6,12 @@ import pytest
 pytest.importorskip("nvflare")
 
 import simfl
-from benchmarks.chaos import PARTIES
 from simfl.deploy import check
 from simfl.deploy import run as runs
 from simfl.deploy.study import read_study
 from simfl.report.record import RunRecord
 from tests.deploy.one_process import open_federation
+from tests.deploy.studies import PARTIES
 from tests.objectives.objective_tables import as_frame, labels, times
 
 N_TREES = 10

@@ -17,7 +17,6 @@ pytest.importorskip("nvflare")
 
 from nvflare.collab import CollabCallError
 
-from benchmarks.chaos import PARTIES, in_one_process, slow_down, write_study
 from simfl import messages as msg
 from simfl import wire
 from simfl.deploy import run as runs
@@ -33,6 +32,7 @@ from simfl.report import page as report
 from simfl.report.record import RunRecord
 from simfl.transport import flare
 from simfl.transport.lifetime import note_left, who_left
+from tests.deploy.studies import PARTIES, in_one_process, slow_down, without_paths, write_study
 from tests.deploy.waiting import LONG, within
 
 TREES = "n_trees = 12"
@@ -49,7 +49,7 @@ def federation(tmp_path_factory):
         patch.setattr(runs, "SETTLE", 1.0)
         local.study_path = study_path
         local.shared = folder / "shared.toml"  # as between machines: without anybody's paths
-        local.shared.write_text("\n".join(line for line in study_path.read_text().split("\n") if "data =" not in line))
+        local.shared.write_text(without_paths(study_path.read_text()))
         yield local
 
 
