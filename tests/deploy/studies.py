@@ -43,9 +43,8 @@ def in_one_process(study_path):
     """The same training without any network: the model's bytes."""
     study = read_study(study_path)
     parties = [open_table(study, party.name, study_path.parent / str(party.data))[0] for party in study.party]
-    own = {} if study.params()[0].recipe == "joint" else {"original_features": len(study.columns)}
     target = study_path.parent / "reference.ubj"
-    simfl.train(parties, callbacks=[], **own, **study.parameters).save(target, history=False)
+    simfl.train(parties, callbacks=[], **study.parameters).save(target, history=False)
     return target.read_bytes()
 
 
