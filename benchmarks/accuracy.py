@@ -174,8 +174,8 @@ def _pooled_before(results: list[dict]) -> dict[str, Any] | None:
 def parsed(pairs: list[str]) -> dict[str, Any]:
     """Parameters as they are written on the command line.
 
-    >>> parsed(["rematch=0", 'turns="all"'])
-    {'rematch': 0, 'turns': 'all'}
+    >>> parsed(["rematch=0", 'matching="shared"'])
+    {'rematch': 0, 'matching': 'shared'}
     """
     return {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in pairs)}
 

@@ -287,8 +287,6 @@ def epsilon_bounds(quick: bool, only: Sequence[str]) -> list[dict[str, Any]]:
     ranges = {f"x{j}": {"low": low, "high": high} for j, (low, high) in enumerate(spans)}
     promises = [Promise(recipe, None, given | {"n_trees": 100}) for recipe, given in RECIPES.items()]
     promises += [Promise(name, own["epsilon"], settings_of(name, len(y)), ranges) for name, own in PRIVATE.items()]
-    for epsilon in (10.0, 1.0):  # its promise is for the sums alone
-        promises.append(Promise(f"similar, epsilon {epsilon:g} of its sums", epsilon, {"epsilon": epsilon}))
     found = []
     for promise in [promise for promise in promises if chosen([promise.name], only)]:
         for seed in range(1 if quick else 3):
@@ -315,7 +313,7 @@ def main() -> None:
     parts = {"tables": tables, "membership": member_attacks, "epsilon": epsilon_bounds}
     parser.add_argument("--parts", nargs="+", choices=list(parts), default=list(parts))
     parser.add_argument("--from", dest="earlier", type=Path, help="results of an earlier run, for the other parts")
-    models = [*RECIPES, *PRIVATE, *(f"similar, epsilon {epsilon:g} of its sums" for epsilon in (10.0, 1.0))]
+    models = [*RECIPES, *PRIVATE]
     parser.add_argument("--models", nargs="+", choices=models, default=[], help="these alone, the others as --from has")
     given = parser.parse_args()
     if given.models and not given.earlier:

@@ -65,7 +65,6 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "growing": ([*SPEED, "growing"], ["--rows", "3000", "--repeats", "1"]),
     "bins": ([*SPEED, "bins", "--shapes", "HIGGS-like"], ["--rows", "20000", "--trees", "20"]),
     "sparse": ([*SPEED, "sparse"], ["--rows", "5000"]),
-    "rounds": ([*SPEED, "rounds"], ["--trees", "30"]),
     "profile": ([*SPEED, "profile", "--shapes", "HIGGS-like"], ["--rows", "20000"]),
     "joint-million": (["benchmarks.joint_speed", "million"], ["--rows", "20000", "--trees", "24"]),
     "joint-growth": (["benchmarks.joint_speed", "growth"], ["--rows", "125000", "--trees", "16"]),
@@ -125,7 +124,6 @@ def page(found: dict[str, Any], measured_when: str | None = None) -> Page:
         ("Where the time of a tree goes", _profile),
         ("Bins, ten parties, no rematch", _bins),
         ("A mid-size run: a9a, ten parties, 200 trees", _midsize),
-        ("Parallel rounds: ten parties, 200 trees of depth 8", _rounds),
         ("Text: sparse rows, ten parties", _sparse),
         ("Trees grown together beside ALL-IN, ten parties", _joint),
         ("Trees grown together: growth with the rows", _joint_growth),
@@ -319,18 +317,6 @@ def _sparse(found: dict[str, Any]) -> Rows:
         cells = [f"{r['prepare']:.1f}", f"{r['train']:.1f}", str(r["trees"])]
         rows.append([f"{r['rows']:,} x {r['columns']:,}", *cells, size(r["extra_peak_bytes"]), size(r["dense_bytes"])])
     return rows if len(rows) > 1 else []
-
-
-def _rounds(found: dict[str, Any]) -> Rows:
-    head = ["data", "log loss, in turns", "all at once", "seconds, in turns", "all at once", "ratio"]
-    rows: list[Cells] = [[*head, "questions per tree, in turns", "all at once"]]
-    for r in found.get("rounds", []):
-        cells = [f"{r[f'{t}_logloss']:.4f}" for t in ("round_robin", "all")]
-        cells += [f"{r[f'{t}_seconds']:.1f}" for t in ("round_robin", "all")]
-        per_tree = [f"{r[f'{t}_questions_per_tree']:.1f}" for t in ("round_robin", "all")]
-        ratio = r.get("all_over_round_robin", r["all_seconds"] / r["round_robin_seconds"])
-        rows.append([r["data"], *cells, _parts(ratio), *per_tree])
-    return _in_columns(rows) if len(rows) > 1 else []
 
 
 def _joint(found: dict[str, Any]) -> Rows:

@@ -61,7 +61,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("prepare", "train", "simfl", "builders_grow", "flare", "one_process"), SECONDS),
 }
 # Neither figures nor what was measured.
-IGNORED = ("turns", "load", "hops.*", "paper_seconds", "*questions_per_tree")
+IGNORED = ("turns", "load", "hops.*", "paper_seconds")
 USUAL = ("recipe", "default")  # records of before do not say so
 
 

@@ -16,7 +16,6 @@ import argparse
 import json
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -30,14 +29,12 @@ from benchmarks import cells
 from benchmarks.declared import STUDIES, Divided, divided, origin
 from benchmarks.pages import COLOURS, QUICK_RESULTS, RESULTS, Page, stamp, state
 from simfl import baselines
-from simfl.errors import PrivacyWarning
 
 N_PARTIES, DELTA = 4, 1e-5
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 TRUSTED = {N_PARTIES - 1: "no party trusts another", 0: "the parties trust each other, not the hub"}
 PLAIN: dict[str, Any] = {"max_depth": 6, "learning_rate": 0.1, "n_trees": 300}  # at most
 PLAIN_METHODS = ("ALL-IN", "SOLO")
-SIMILAR: dict[str, tuple[float, ...]] = {"ijcnn1": (1.0, 10.0), "SUSY": (1.0, 10.0)}  # epsilon of the other recipe
 LEAST_LOSS = {("ijcnn1", 10.0): 0.095, ("ijcnn1", 1.0): 0.145, ("SUSY", 10.0): 0.460, ("SUSY", 1.0): 0.480}
 AUC_WITHIN = {"bank": 0.03, "default_credit": 0.03}  # of ALL-IN, at epsilon 1
 TITLES = {"logloss": "Log loss", "auc": "AUC"}
@@ -55,15 +52,13 @@ def wanted(names: Sequence[str], seeds: int, epsilons: Mapping[int, Sequence[flo
     for colluding, several in epsilons.items():
         for name, seed, epsilon in product(names, range(seeds), several):
             found.append({"data": name, "seed": seed, "method": "joint", "epsilon": epsilon, "colluding": colluding})
-    for name, seed in product([name for name in SIMILAR if name in names], range(seeds)):
-        found += [{"data": name, "seed": seed, "method": "similar", "epsilon": epsilon} for epsilon in SIMILAR[name]]
     return [cell | {"declared": STUDIES[cell["data"]].digest} for cell in found]
 
 
 def measured(cell: cells.Cell) -> cells.Result:
     """Train and score on the test rows."""
     rows, begun = divided(cell["data"], cell["seed"]), time.perf_counter()
-    models = METHODS.get(cell["method"], plain)(cell, rows)
+    models = (private if cell["method"] == "joint" else plain)(cell, rows)
     found = {name: statistics.fmean(each) for name, each in scores(models, rows).items()}
     return found | {"seconds": round(time.perf_counter() - begun, 1)} | state()
 
@@ -91,17 +86,6 @@ def private(cell: cells.Cell, rows: Divided) -> list[simfl.Model]:
     # Noise that parties share out needs masks; otherwise they change nothing and take time.
     told |= {"masked": cell["colluding"] < N_PARTIES - 1, "n_jobs": cells.threads()}
     return [simfl.train(members(cell, rows), recipe="joint", callbacks=[], **told)]
-
-
-def similar(cell: cells.Cell, rows: Divided) -> list[simfl.Model]:
-    """The similar recipe with epsilon on its sums, as it comes."""
-    told = {"epsilon": cell["epsilon"], "delta": DELTA, "random_state": cell["seed"], "n_jobs": cells.threads()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        return [simfl.train(members(cell, rows), callbacks=[], **told)]
-
-
-METHODS: dict[str, Callable[[cells.Cell, Divided], list[simfl.Model]]] = {"joint": private, "similar": similar}
 
 
 def scores(models: Iterable[simfl.Model], rows: Divided) -> dict[str, list[float]]:
@@ -235,7 +219,6 @@ def page(found: list[Entry], quick: bool = False) -> Page:
                 made.say("Largest of the seeds minus smallest:")
                 made.table(heads, lines(found, metric, colluding, spread))
     say_worth(made, found)
-    say_similar(made, found)
     say_declared(made, names(found))
     return made
 
@@ -259,29 +242,6 @@ def say_worth(made: Page, found: list[Entry]) -> None:
         "steps became shorter again, and the first look at a category got a cell for every level (SUSY became worse at "
         "epsilon .1, from .5210). All figures of this page are from after that: the rule is as it was then. Noise is "
         "secret and drawn again in every run, so that a cell measured again differs by what the seeds differ by."
-    )
-
-
-def say_similar(made: Page, found: list[Entry]) -> None:
-    """Whether epsilon of the similar recipe is worth keeping."""
-    tables = [name for name in names(found) if values(found, "logloss", data=name, method="similar")]
-    if not tables:
-        return
-    made.head("The similar recipe with epsilon")
-    made.say(
-        "The same parties, epsilon and delta, log loss. Its epsilon covers the sums of gradients alone, not stage 1, "
-        "nor the trees that a party builds from its own rows; everything else is the recipe's default, 100 trees."
-    )
-    at, rows, better = sorted({e["epsilon"] for e in found if e.get("method") == "similar"}), [], 0
-    for name, epsilon in product(tables, at):
-        both = {"method": "similar"}, {"colluding": N_PARTIES - 1}
-        rows.append([name, f"{epsilon:g}", *(figure(found, "logloss", data=name, epsilon=epsilon, **e) for e in both)])
-        other, own = (mean(found, "logloss", data=name, epsilon=epsilon, **each) for each in both)
-        better += own < other
-    made.table(["data", "epsilon", "similar, its sums", "joint, everything that leaves"], rows)
-    made.say(
-        f"The joint recipe promises more, and has less log loss in {better} of {len(rows)} cases. What we made of that "
-        "is in [privacy](../privacy.md#a-guarantee-for-everything-that-leaves-recipejoint-with-epsilon)."
     )
 
 

@@ -5,7 +5,7 @@
 masks     CPU seconds per tree with and without masks, in turns; bytes per tree beside the paper's formula,
           8 [N + (2^D - 1)(M - 1)]
 matching  CPU seconds and bytes of stage 1, blind and shared, beside the paper's 8 M N L bytes
-accuracy  log loss on held-out rows with min_group and noise, on ijcnn1 and SUSY
+accuracy  log loss on held-out rows with min_group, on ijcnn1 and SUSY
 
 CPU seconds of this process count, so that a busy machine disturbs little.
 """
@@ -35,10 +35,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "min_group 3": {"min_group": 3},
     "min_group 5": {"min_group": 5},
     "min_group 10": {"min_group": 10},
-    "epsilon 100": {"epsilon": 100.0},
-    "epsilon 10": {"epsilon": 10.0},
-    "epsilon 1": {"epsilon": 1.0},
-    "epsilon 10, no similar rows": {"epsilon": 10.0, "n_neighbors": 0},
     "similar rows of nobody (TFL)": {"n_neighbors": 0},
 }
 

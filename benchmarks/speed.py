@@ -1,6 +1,6 @@
 """How fast both stages are at the paper's size, through the public doors.
 
-    python -m benchmarks.speed midsize|prepare|growth|training|both|growing|bins|rounds|sparse|profile ... [--json OUT]
+    python -m benchmarks.speed midsize|prepare|growth|training|both|growing|bins|sparse|profile ... [--json OUT]
 
 midsize   a9a in ten parties, 200 trees: stage 2 against `xgb.train` on all rows, and the growing of the trees in it
 prepare   stage 1 of SUSY- and HIGGS-shaped rows, ten parties: seconds, bytes, peak memory, beside the paper's Table 4
@@ -11,7 +11,6 @@ both      stage 1 and some trees of stage 2 of 10,000,000 rows in one process: s
 growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread; and by
           XGBoost where the loss falls most, to no more leaves than the pruning leaves
 bins      256 bins and 64, the default of large parties: log loss on new rows, seconds per tree
-rounds    parallel rounds (`turns="all"`) against one builder at a time: log loss, seconds, questions in sequence
 sparse    both stages on 70,000 x 20,000 words: seconds, peak memory
 profile   where the time of a tree goes
 
@@ -45,7 +44,7 @@ from sklearn.metrics import log_loss
 
 import simfl
 from benchmarks import accuracy
-from benchmarks.data import NAMES, load
+from benchmarks.data import load
 from benchmarks.repeats import in_turn, quartiles, with_quartiles
 from simfl.params import builder_bins, split, train_params
 from simfl.party import Party
@@ -271,26 +270,6 @@ def words(n: int, n_trees: int, n_features: int = 20_000) -> dict[str, Any]:
     }
 
 
-def rounds(name: str, n_trees: int = 200, repeats: int = 3) -> dict[str, Any]:
-    """The best log loss on held-out rows and the seconds of both ways to take turns, ten parties, theta 80 %."""
-    X, y = load(name)
-    ready = simfl.prepare(accuracy.members(X, y, N_PARTIES, 0), random_state=0)
-    settings: dict[str, Any] = {"callbacks": [], "max_depth": DEPTH}
-    simfl.train(ready, n_trees=N_PARTIES, **settings)  # bins, compilation
-    settings |= {"n_trees": n_trees, "random_state": 0}
-    works = {way: partial(simfl.train, ready, turns=way, **settings) for way in ("round_robin", "all")}
-    turns, models = in_turn(works, repeats)
-    found: dict[str, Any] = {"data": name, "trees": n_trees}
-    for way, model in models.items():
-        asked = len(model.history) * 3  # sums onto rows, growing, sums per leaf: one after the other
-        found |= {
-            f"{way}_logloss": min(accuracy.curve(model)),
-            f"{way}_seconds": turns.median(way),
-            f"{way}_questions_per_tree": asked / n_trees,
-        }
-    return found | {"all_over_round_robin": turns.over("all", "round_robin")}
-
-
 def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
     """Seconds per tree in each kind of question, as the parties spend them, and the rest at the hub."""
     ready = simfl.prepare(parties(*rows(shape, n)), random_state=0, max_candidates=2000)
@@ -415,7 +394,6 @@ WORK: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], list[dict[s
         600_000,
         60,
     ),
-    "rounds": (lambda given, more: [apart(rounds, name, given.trees, given.repeats) for name in NAMES], 0, 200),
     "sparse": (lambda given, more: [apart(words, given.rows, given.trees)], 70_000, 20),
     "profile": (lambda given, more: [apart(profile, s, given.rows, given.trees) for s in given.shapes], MILLION, 20),
 }

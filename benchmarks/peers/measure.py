@@ -25,12 +25,7 @@ from benchmarks.wire import watched
 
 TASKS = cells.ROOT / "runs" / "peers"
 SCRIPTS = Path(__file__).parent
-DEFAULT, JOINT, AT_ONCE, PAPER = (
-    "SimFL, default recipe",
-    "SimFL, joint",
-    "SimFL, default, all build at once",
-    "SimFL, paper's recipe",
-)
+DEFAULT, JOINT, PAPER = "SimFL, default recipe", "SimFL, joint", "SimFL, paper's recipe"
 SOLO, ALL_IN = "XGBoost alone (SOLO, best party)", "XGBoost on all rows (ALL-IN)"
 PLUGIN_NAME, CYCLIC, BAGGING, DIVIDED, FEDTREE_NAME = (
     "XGBoost federated plugin",
@@ -42,7 +37,6 @@ PLUGIN_NAME, CYCLIC, BAGGING, DIVIDED, FEDTREE_NAME = (
 OURS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
     JOINT: {"recipe": "joint"},
-    AT_ONCE: {"turns": "all"},
     PAPER: {"recipe": "paper"},
 }
 PEERS: dict[str, tuple[Environment, str, str]] = {

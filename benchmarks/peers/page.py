@@ -16,7 +16,6 @@ from benchmarks.paper.errors import star
 from benchmarks.peers.latency import BANDWIDTH, HIGHEST, LOWEST, Line, told
 from benchmarks.peers.measure import (
     ALL_IN,
-    AT_ONCE,
     BAGGING,
     CYCLIC,
     DEFAULT,
@@ -41,7 +40,6 @@ FACTS = (
 COLOURS = {  # our methods as everywhere; the peers' own
     DEFAULT: pages.COLOURS["similar"],
     JOINT: pages.COLOURS["joint"],
-    AT_ONCE: "#7db8e8",
     PAPER: pages.COLOURS["paper"],
     PLUGIN_NAME: "#b0365f",
     CYCLIC: "#2a9fb0",
@@ -141,7 +139,6 @@ def _remarks() -> list[str]:
         "bytes and "
         "messages are computed from its protocol, not measured.",
         f"**{JOINT}**: `recipe='joint'`, with its guard.",
-        f"**{AT_ONCE}**: `turns='all'`: every party builds a tree in each round, so fewer messages in sequence.",
         f"**{SOLO}**: the party with the lowest log loss on the held-out rows, which nobody could have known.",
     ]
 
@@ -274,7 +271,7 @@ def _wire(page: Page, results: Results, out: Path) -> None:
         f"how many milliseconds SimFL is faster ({1000 * HIGHEST:.0f}: at every latency looked at, 0: at none):"
     )
     rivals = (PLUGIN_NAME, CYCLIC, BAGGING)
-    for ours in (DEFAULT, JOINT, AT_ONCE):
+    for ours in (DEFAULT, JOINT):
         page.table(
             [f"{ours}, against", *rivals],
             [
