@@ -157,7 +157,7 @@ def _advise(n_rows: int, params: TrainParams) -> None:
             f"{n_rows} rows to train on are few for recipe='joint': no sum is over fewer than {least} rows "
             "(min_group), so hardly any tree can be split. Try recipe='similar'.",
             FewRowsWarning,
-            stacklevel=7,
+            stacklevel=6,
         )
 
 

@@ -95,7 +95,7 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
 
     >>> shown = {"hash values": 3, "hashes 9": 3, "columns 8": 3, "masked sums": 9, "own cut points": 2}
     >>> [p.name for p in protections(shown) if p.on]
-    ['Masked sums', 'No statistics of tree nodes']
+    ['No ids of similar rows', 'Masked sums', 'No statistics of tree nodes']
     """
     n = Counter(shown)
     columns = guarded if guarded is not None else min(_numbers(n, "columns"), default=math.inf)

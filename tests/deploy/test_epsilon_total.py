@@ -15,6 +15,7 @@ from simfl.deploy import run as runs
 from simfl.deploy.party_file import read_party_file
 from simfl.deploy.study import ledger_of
 from simfl.errors import StudyError
+from simfl.joint.private_rule import LOCKSTEP
 from tests.deploy.one_process import open_federation
 from tests.deploy.studies import PARTIES
 
@@ -25,7 +26,7 @@ def federation(tmp_path, monkeypatch):
 
     def private(text):
         declared = text.replace('= "number"', "= { low = -3, high = 3 }")
-        return declared.replace("rematch = 10", 'recipe = "joint"\nlockstep = 2\nepsilon = 4.0\nrows = 180')
+        return declared.replace("rematch = 10", 'recipe = "joint"\nepsilon = 4.0\nrows = 180')
 
     made = open_federation(tmp_path, monkeypatch, 6, 60, private)
     made.file = made.kits / "north" / "party.toml"
@@ -54,21 +55,23 @@ def test_ten_runs_with_new_names_do_not_average_the_noise_away(federation, tmp_p
 
 
 def test_a_run_that_is_resumed_is_charged_once_and_keeps_its_budget(federation, tmp_path):
-    federation.study.write_text(federation.study.read_text().replace("n_trees = 6", "n_trees = 20"))
+    federation.study.write_text(federation.study.read_text().replace("n_trees = 6", "n_trees = 60"))
 
     def lose_twice(record, connected):
-        if record.round in (1, 3) and len(federation.jobs) == record.round // 2 + 1:
+        if record.round in (9, 29) and len(federation.jobs) == record.round // 20 + 1:
             federation.jobs[-1].end()
 
     folder = runs.run_study(federation.study, out=tmp_path / "run", listener=runs.Listener(tree=lose_twice))
     assert len(federation.jobs) == 3
     trees = json.loads((folder / "history.json").read_bytes())["trees"]
-    assert len(trees) == 20
+    assert len(trees) == 60
     for party in PARTIES:
         assert len(ledger(federation, party).entries()) == 1
         (released,) = (federation.kits / party).glob("runs/*/released.json")
         steps = [step.split()[1] for step in json.loads(released.read_bytes())]
-        assert sorted(steps) == sorted(map(str, range(2 + 20 // 2)))  # two looks at the columns, and every batch once
+        assert sorted(steps) == sorted(
+            map(str, range(2 + 60 // LOCKSTEP))
+        )  # two looks at the columns, and every batch once
         assert list((federation.kits / party).glob("runs/*/model.ubj"))
 
 

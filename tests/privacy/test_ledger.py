@@ -154,7 +154,7 @@ def test_what_a_run_released_counts_after_a_restart(tmp_path):
             again.noisy_together(sums, number, state)
 
 
-STUDY = {"epsilon": 3.0, "rows": 150, "n_trees": 4, "lockstep": 2, "max_depth": 2, "random_state": 5}
+STUDY = {"epsilon": 3.0, "rows": 150, "n_trees": 4, "max_depth": 2, "random_state": 5}
 
 
 def members(folder, sizes=(60, 50, 40), total=10.0):
