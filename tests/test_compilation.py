@@ -92,20 +92,11 @@ def test_one_word_is_said_when_something_is_compiled_and_none_when_nothing_is():
     assert said == ["compiling"]
 
 
-@pytest.mark.parametrize("command", ["--help", "simulate --help", "train --help", "--version"])
-def test_help_loads_nothing_heavy(command):
-    assert loaded(COMMAND.format(command.split())) == []
-
-
 @pytest.mark.parametrize("command", ["simulate", "audit"])
 def test_a_typo_in_the_label_is_refused_before_anything_heavy_is_loaded(tmp_path, command):
     (tmp_path / "t.csv").write_text("age,sick\n1,0\n")
     words = [command, str(tmp_path / "t.csv"), "--label", "sikc"]
     assert loaded(COMMAND.format(words)) == []
-
-
-def test_import_simfl_loads_nothing_heavy():
-    assert loaded("import simfl") == []
 
 
 def test_training_loads_nothing_of_the_report():

@@ -20,16 +20,6 @@ def test_every_link_to_a_file_leads_somewhere(page):
     assert all((page.parent / link).exists() for link in links)
 
 
-def test_every_file_of_the_package_is_on_the_map():
-    _, map_and_rest = (ROOT / "README.md").read_text().split("## The map")
-    text = map_and_rest.split("\n## ")[0]
-    paths = [path.relative_to(ROOT / "simfl") for path in (ROOT / "simfl").rglob("*.py")]
-    names = {part.removesuffix(".py") for path in paths for part in path.parts if not part.startswith("_")}
-    plumbing = {"arrays", "errors", "base"}
-    assert names - plumbing - set(re.findall(r"[a-z_]+", text)) == set()
-    assert [path for path in re.findall(r"simfl/[a-z_/.]+", text) if not (ROOT / path).exists()] == []
-
-
 def test_the_commands_of_the_tutorial_run(tmp_path):
     text = (ROOT / "docs" / "tutorial.md").read_text()
     blocks = re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.S)
@@ -56,26 +46,12 @@ def test_every_notebook_runs(path, tmp_path):
     assert (tmp_path / "runs" / "notebook" / "report.html").exists()
 
 
-def test_the_first_screen_has_one_sentence_one_picture_and_ten_lines():
-    top, rest = (ROOT / "README.md").read_text().split("## Ten lines")
-    first = top.split("\n\n")[1]
-    assert (first.count("."), top.count("![")) == (1, 1)
-    block = rest.split("```")[1]
-    assert len(re.findall(r"^(?:>>>|\.\.\.) ", block, flags=re.MULTILINE)) == 10
-
-
-def test_the_how_to_begins_with_what_holds_of_the_paper():
-    how_to = (ROOT / "docs" / "howto" / "reproduce-the-paper.md").read_text().split("\n## ")[0]
+def test_the_claims_of_the_paper_stand_in_the_how_to_as_they_were_measured():
+    how_to = (ROOT / "docs" / "howto" / "reproduce-the-paper.md").read_text()
     measured = (ROOT / "docs" / "results" / "paper.md").read_text().split("\n## ")[0]
     rows = [line.replace("](", "](../results/") for line in measured.splitlines() if line.startswith("|")]
     assert len(rows) > 10
     assert "\n".join(rows) in how_to
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=lambda page: page.name)
-def test_a_cell_of_a_table_has_one_number(page):
-    cells = [cell.strip() for line in page.read_text().splitlines() if line.startswith("|") for cell in line.split("|")]
-    assert [cell for cell in cells if re.fullmatch(r"[\d.,%* -]+(?:/|, | - |\d-)[\d.,%*/ -]+", cell)] == []
 
 
 def test_every_page_is_in_the_navigation():

@@ -186,15 +186,6 @@ def test_a_run_folder_is_not_used_twice(study, tmp_path):
         folders.begin_run(study, read_study(study), tmp_path / "run", False)
 
 
-@pytest.mark.parametrize(
-    "command", [["hub", "start"], ["party", "start"], ["train"], ["join"], ["provision"], ["init"], ["check"]]
-)
-def test_every_step_explains_itself(command):
-    result = run(app, [*command, "--help"])
-    assert result.exit_code == 0
-    assert len(result.output) > 200
-
-
 def test_what_is_not_a_kit_is_not_started(tmp_path, study):
     with pytest.raises(FileError, match="not a hub's kit"):
         processes.run_hub(tmp_path)
