@@ -184,9 +184,8 @@ def say_epsilon(made: Page, entries: list[dict[str, Any]]) -> None:
         "1,500 rows of stroke, four parties, 200 canaries in the corners of the table, each in the training by the "
         "toss of a coin. The attacker knows all other rows and reads the coins off the leaf values, all trees together "
         "(Steinke, Nasr and Jagielski 2023). The bound must lie below the promise; 200 canaries cannot show more than "
-        "about 3.1. A training without noise promises nothing; what it shows is how strong the attack is. The similar "
-        "recipe's epsilon is for its sums of gradients alone; this attack does not find what that leaves open. It does "
-        "not know either that a private training shortens gradients, so that a better one may find more."
+        "about 3.1. A training without noise promises nothing; what it shows is how strong the attack is. The attack "
+        "does not know that a private training shortens gradients, so that a better one may find more."
         f"{_measured(entries)}"
     )
     rows = [

@@ -120,7 +120,7 @@ def say(made: Page, entries: Sequence[Entry]) -> None:
     made.say(
         "*Alone*: the mean over the parties' own models, which nobody else sees and which have no noise. "
         "Rows are dealt out at random here, so that a party alone has a fair quarter of them; skewed parties have more "
-        "to gain. The other recipes and TFL have no epsilon that covers the whole model, and no place here."
+        "to gain. The other recipes and TFL have no epsilon, and no place here."
     )
 
 

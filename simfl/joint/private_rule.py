@@ -65,7 +65,7 @@ class PrivateSettings:
 def private_rule(
     multiplier: float, shared: float, n_rows: int, n_columns: int, shares: Sequence[float]
 ) -> PrivateSettings:
-    """`multiplier`: of the noise that one release needs, for epsilon and delta (`privacy.noise.multiplier`).
+    """`multiplier`: of the noise that one release needs, for epsilon and delta (`privacy.guarantee.multiplier`).
 
     `shared`: the deviation of the total noise in units of what a party needs alone, sqrt(m / (m - colluding)).
     `shares`: of the classes, as declared; equal ones if nobody knows them.
