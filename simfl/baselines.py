@@ -20,7 +20,7 @@ from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
 from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import BINS, JOINT_ONLY, TrainParams, cores, prepare_params, split, train_params, with_numbers
+from simfl.params import BINS, Params, SimilarParams, builder_bins, cores, of_recipe, train_params, with_numbers
 from simfl.party import Party, Rows, Split
 from simfl.training.losses import Loss, in_matrix, is_multi, loss_of, settings_of
 from simfl.training.losses.base import RISING
@@ -33,11 +33,11 @@ STOPPING: Final = {"validation_fraction": 0.2, "early_stopping_rounds": 20}
 
 def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None, **params: Any) -> Model:
     """Tree-based federated learning: parties take turns, each on its own rows only, with its own leaf values."""
-    fixed: dict[str, Any] = {"n_neighbors": 0, "leaf_values": "builder", "extra_depth": 0, "rematch": 0}
-    if params.get("recipe") == "joint":  # compared with it: nobody takes turns there
-        params = {name: value for name, value in params.items() if name not in (*JOINT_ONLY, "min_group")}
-        fixed["recipe"] = "similar"
-    return train(parties, callbacks=callbacks, **{**params, **fixed})
+    own = of_recipe("paper", params)
+    if params.get("recipe") != "paper" and own.get("max_bin") is None:  # bins as coarse as those it is compared with
+        n_rows = sum(len(party.rows.y) for party in parties) * (1 - own.get("validation_fraction", 0.0))
+        own["max_bin"] = builder_bins(SimilarParams(), len(parties), round(n_rows))
+    return train(parties, callbacks=callbacks, **own | {"n_neighbors": 0})
 
 
 def solo(parties: Sequence[Party], **params: Any) -> dict[str, Model]:
@@ -65,18 +65,17 @@ def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[dict[str, S
 
     The handshake sets the same validation rows aside, and brings the columns into the same order.
     """
-    first, second = split(params)
-    stage_1 = prepare_params(**first)
+    checked = train_params(**params)
     transport = gather(parties, 1)
-    described = hub.describe(transport, stage_1, hub.fresh_seed(stage_1.random_state))
+    described = hub.describe(transport, checked, hub.fresh_seed(checked.random_state))
     n_rows = {party: d.n_rows for party, d in described.items()}
-    labels = hub.agree_on_labels(transport, train_params(**second), hub.MaskSteps(), n_rows)
+    labels = hub.agree_on_labels(transport, checked, hub.MaskSteps(), n_rows)
     return {name: session.split for name, session in transport.handlers.items()}, labels.classes
 
 
 def xgboost_model(splits: Mapping[str, Split], classes: list[Any] | None, params: dict[str, Any]) -> Model:
     """XGBoost's own model on the rows of these parties together."""
-    checked = train_params(**split(params)[1])
+    checked = train_params(**params)
     first = next(iter(splits.values()))
     schema, columns = first.schema, first.schema.names if first.schema else None
     checked = with_numbers(checked, columns, first.n_features)
@@ -113,7 +112,7 @@ def _labels(rows: Rows, loss: Loss, classes: list[Any] | None) -> dict[str, Floa
     return in_matrix(as_targets(rows.y, loss, classes, "The pool"))
 
 
-def _settings(params: TrainParams, classes: list[Any] | None, rows: Any, threads: int) -> dict[str, Any]:
+def _settings(params: Params, classes: list[Any] | None, rows: Any, threads: int) -> dict[str, Any]:
     settings = xgboost_params(params, params.random_state or 0, threads) | {"objective": params.objective}
     settings |= settings_of(params) | {"eval_metric": loss_of(params).metric}  # only then XGBoost reads its settings
     del settings["base_score"]

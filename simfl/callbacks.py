@@ -16,7 +16,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-from simfl.params import TrainParams
+from simfl.errors import ParameterError
+from simfl.params import Params
 
 logger = logging.getLogger("simfl")  # the one logger of the package
 logger.addHandler(logging.NullHandler())
@@ -53,7 +54,7 @@ def duration(seconds: float) -> str:
 class Callback:
     """Override what you need."""
 
-    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+    def before_training(self, parties: Sequence[str], params: Params) -> None:
         """A training begins."""
 
     def after_tree(self, record: TreeRecord) -> bool | None:
@@ -75,7 +76,7 @@ class ProgressBar(Callback):
     def __init__(self) -> None:
         self.progress = _bar(MofNCompleteColumn(), TextColumn("trees  {task.fields[facts]}"))
 
-    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+    def before_training(self, parties: Sequence[str], params: Params) -> None:
         self.progress.start()
         self.task = self.progress.add_task("training", total=params.n_trees, facts="")
 
@@ -157,5 +158,7 @@ def default_callbacks(verbose: int | None = None) -> list[Callback]:
     """A progress bar at a terminal, silence elsewhere, or as `verbose` says."""
     if verbose is None:
         return [ProgressBar()] if sys.stderr.isatty() else []
-    shown: list[list[Callback]] = [[], [ProgressBar()], [LogLines()]]
-    return shown[min(verbose, 2)]
+    shown: dict[int, list[Callback]] = {0: [], 1: [ProgressBar()], 2: [LogLines()]}
+    if verbose not in shown:
+        raise ParameterError(f"verbose={verbose!r} is not possible: 0 shows nothing, 1 a bar, 2 a line per tree.")
+    return shown[verbose]

@@ -1,12 +1,11 @@
 """SimFLClassifier, SimFLRegressor and SimFLSurvival: thin wrappers of `simfl.train` for scikit-learn.
 
 `fit` takes one table and `parties`, the label of every row's party or the name of the column that has them; without it
-all rows are one party's. Parameters and defaults are those of `simfl.params`: the constructors are made from that page.
+all rows are one party's. Parameters and defaults are those of `simfl.params`; `objective=None` is what fits the labels.
 """
 
-import inspect
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -17,21 +16,19 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted, validate_data
 
 from simfl.arrays import AnyArray
-from simfl.callbacks import default_callbacks
 from simfl.data.arrow import as_arrow
 from simfl.data.schema import Schema
 from simfl.data.table import as_labels, as_table, class_numbers, one_per_row
 from simfl.errors import DataError, ParameterError
 from simfl.federation import train
 from simfl.model import Model
-from simfl.params import defaults, documented, refuse_unknown
+from simfl.params import NAMES, Matching, Objective, RecipeName, defaults, documented, refuse_unknown
 from simfl.partition import by_column
 from simfl.party import Party, Rows
 from simfl.training.losses import LOSSES, Labels, is_multi, labels_of
 from simfl.training.losses.concordance import concordance
 
-_DEFAULTS = {name: value for name, value in defaults().items() if name != "objective"}
-_CLASSIFIER, _REGRESSOR = _DEFAULTS | {"objective": None}, _DEFAULTS | {"objective": "reg:squarederror"}
+_DEFAULTS = defaults() | {"objective": None}
 _ESTIMATORS = {"classes": "SimFLClassifier", "numbers": "SimFLRegressor", "bounds": "SimFLSurvival"}  # by labels
 _ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
 
@@ -46,27 +43,61 @@ class _Given:
     eval_set: Any = None
 
 
-def _constructor(defaults: dict[str, Any]) -> Any:
-    """An `__init__` that takes these parameters."""
-
-    def init(self: Any, **params: Any) -> None:
-        refuse_unknown(params, tuple(defaults))
-        for name, value in (defaults | params).items():
-            setattr(self, name, value)
-
-    # scikit-learn reads the parameters off the constructor's signature.
-    init.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-        + [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=v) for n, v in defaults.items()]
-    )
-    return init
-
-
 class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
     """What all estimators share."""
 
     model_: Model
-    __init__ = _constructor(_DEFAULTS)
+
+    def __init__(
+        self,
+        *,
+        recipe: RecipeName = "similar",
+        objective: Objective | None = None,
+        scale_pos_weight: float | None = None,
+        quantile_alpha: float | None = None,
+        tweedie_variance_power: float | None = None,
+        aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None,
+        aft_loss_distribution_scale: float | None = None,
+        n_trees: int = 100,
+        learning_rate: float = 0.1,
+        max_depth: int = 6,
+        min_child_weight: float = 1.0,
+        gamma: float = 0.0,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        max_delta_step: float | None = None,
+        subsample: float | None = None,
+        colsample_bytree: float = 1.0,
+        max_bin: int | None = None,
+        monotone_constraints: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None,
+        interaction_constraints: list[list[str | int]] | None = None,
+        base_score: float | None = None,
+        eval_metric: str | list[str] | None = None,
+        early_stopping_rounds: int | None = None,
+        validation_fraction: float = 0.0,
+        min_group: int | None = None,
+        masked: bool | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        n_hashes: int | None = None,
+        bucket_width: float | None = None,
+        hash_law: Literal["gaussian", "cauchy"] = "gaussian",
+        n_neighbors: int | None = None,
+        known_features: int | None = 0,
+        matching: Matching | None = None,
+        rematch: int = 50,
+        epsilon: float | None = None,
+        delta: float = 1e-05,
+        colluding: int | None = None,
+        rows: int | None = None,
+        classes: list[bool | int | float | str] | None = None,
+        max_rows_per_person: int | None = None,
+        verbose: bool | int | None = None,
+        **unknown: Any,
+    ) -> None:
+        own = {name: value for name, value in locals().items() if name in (*NAMES, "verbose")}
+        refuse_unknown(unknown, NAMES)
+        self.__dict__.update(own)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -88,9 +119,9 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
                 members.append(Party.of_rows(name, own, self.schema_, declared=self._declared))
         if given.eval_set is not None:
             self._watch(members[0], given.eval_set)
-        callbacks = default_callbacks(self.get_params()["verbose"] or 0)
         params = self.get_params() | decided
-        self.model_ = train(members, callbacks=callbacks, init_model=given.init_model, **params)
+        params["verbose"] = params["verbose"] or 0
+        self.model_ = train(members, init_model=given.init_model, **params)
         return self
 
     def _split_off(self, X: Any, parties: Any) -> tuple[Any, Any]:
@@ -133,6 +164,12 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
             else validate_data(self, X, reset=False, **_ACCEPTED)
         )
         member.validation = Rows(rows, as_labels(self._numbers(y), rows.shape[0], "eval_set"))
+
+    def _objective_or(self, usual: Objective) -> Objective:
+        """The objective as given, if it is one of this estimator."""
+        objective: Objective = self.get_params()["objective"] or usual
+        _refuse_other_labels(objective, labels_of(usual))
+        return objective
 
     def _numbers(self, y: Any) -> Any:
         """Labels as the training knows them."""
@@ -249,7 +286,7 @@ def _places(y: AnyArray, declared: list[Any]) -> AnyArray:
         raise DataError(f"{error} Declare them all: classes=[...].") from None
 
 
-@documented(_CLASSIFIER)
+@documented(_DEFAULTS)
 class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     """A classifier over several parties. `objective=None`: binary:logistic for two classes, multi:softprob for more.
 
@@ -259,8 +296,6 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     >>> SimFLClassifier(n_trees=20, random_state=0).fit(X, y, parties=site).score(X, y) > 0.95
     True
     """
-
-    __init__ = _constructor(_CLASSIFIER)
 
     def fit(
         self,
@@ -326,7 +361,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
         return self.model_.predict_proba(rows)
 
 
-@documented(_REGRESSOR)
+@documented(_DEFAULTS)
 class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
     """A regressor over several parties. `objective` is any whose labels are numbers (docs/howto/objectives.md).
 
@@ -334,8 +369,6 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
     >>> SimFLRegressor(n_trees=30, random_state=0).fit(X, X[:, 0]).predict(X[:1]).shape
     (1,)
     """
-
-    __init__ = _constructor(_REGRESSOR)
 
     def fit(
         self,
@@ -352,10 +385,10 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
         `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
         (`simfl.data.schema`).
         """
-        _refuse_other_labels(self.get_params()["objective"], "numbers")
+        objective = self._objective_or("reg:squarederror")
         X, parties = self._split_off(X, parties)
         X, y = self._check_fit(X, y, schema, y_numeric=True)
-        return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set))
+        return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set), objective=objective)
 
     def predict(self, X: Any) -> AnyArray:
         """The predicted number of every row."""
@@ -396,7 +429,7 @@ class SimFLSurvival(_SimFLEstimator):
         rows = self._named(validate_data(self, rows, **_ACCEPTED))
         bounds = as_labels(y, rows.shape[0], "The table")
         given = _Given(parties, sample_weight, init_model, eval_set)
-        return self._fit(rows, bounds, given, objective="survival:aft")
+        return self._fit(rows, bounds, given, objective=self._objective_or("survival:aft"))
 
     def predict(self, X: Any) -> AnyArray:
         """The time of every row: the middle one under the normal and the logistic law."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -24,14 +24,17 @@ from simfl.model import Model
 from simfl.params import (
     NAMES,
     PREPARE_NAMES,
-    SIMILAR,
     TRAIN_NAMES,
-    TrainParams,
+    Matching,
+    Objective,
+    Params,
+    RecipeName,
     documented,
+    first_stage,
+    given,
     is_private,
     prepare_params,
     refuse_unknown,
-    split,
     train_params,
 )
 from simfl.party import Party, Session
@@ -131,16 +134,31 @@ def _put_in_place(unfinished: Path, target: Path) -> None:
 
 
 @documented(PREPARE_NAMES)
-def prepare(parties: Iterable[Party], **params: Any) -> Preparation:
+def prepare(
+    parties: Iterable[Party],
+    *,
+    recipe: RecipeName = "similar",
+    n_hashes: int | None = None,
+    bucket_width: float | None = None,
+    hash_law: Literal["gaussian", "cauchy"] = "gaussian",
+    n_neighbors: int | None = None,
+    known_features: int | None = 0,
+    matching: Matching | None = None,
+    validation_fraction: float = 0.0,
+    epsilon: float | None = None,
+    masked: bool | None = None,
+    random_state: Any = None,
+    n_jobs: int | None = None,
+    **unknown: Any,
+) -> Preparation:
     """Stage 1: find the rows of different parties that resemble each other; with recipe="joint", common cut points.
-
-    Parameters are those of `simfl.params.PrepareParams`.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> prepare([Party("north", X[::2], y[::2]), Party("south", X[1::2], y[1::2])], n_hashes=3, random_state=0)
     Preparation(north (75 rows), south (75 rows); 3 hashes, ... s)
     """
+    params = given(locals()) | unknown
     with telling_of_compilation():
         ready = _prepare(parties, params)
     if ready.about.params.recipe == "joint" and not is_private(ready.about.params):
@@ -171,15 +189,56 @@ def train(
     parties: Iterable[Party] | Preparation,
     *,
     callbacks: Sequence[Callback] | None = None,
+    verbose: bool | int | None = None,
     init_model: Model | None = None,
-    **params: Any,
+    recipe: RecipeName | None = None,
+    objective: Objective = "binary:logistic",
+    scale_pos_weight: float | None = None,
+    quantile_alpha: float | None = None,
+    tweedie_variance_power: float | None = None,
+    aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None,
+    aft_loss_distribution_scale: float | None = None,
+    n_trees: int = 100,
+    learning_rate: float = 0.1,
+    max_depth: int = 6,
+    min_child_weight: float = 1.0,
+    gamma: float = 0.0,
+    reg_lambda: float = 1.0,
+    reg_alpha: float = 0.0,
+    max_delta_step: float | None = None,
+    subsample: float | None = None,
+    colsample_bytree: float = 1.0,
+    max_bin: int | None = None,
+    monotone_constraints: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None,
+    interaction_constraints: list[list[str | int]] | None = None,
+    base_score: float | None = None,
+    eval_metric: str | list[str] | None = None,
+    early_stopping_rounds: int | None = None,
+    validation_fraction: float = 0.0,
+    min_group: int | None = None,
+    masked: bool | None = None,
+    random_state: Any = None,
+    n_jobs: int | None = None,
+    n_hashes: int | None = None,
+    bucket_width: float | None = None,
+    hash_law: Literal["gaussian", "cauchy"] = "gaussian",
+    n_neighbors: int | None = None,
+    known_features: int | None = 0,
+    matching: Matching | None = None,
+    rematch: int = 50,
+    epsilon: float | None = None,
+    delta: float = 1e-05,
+    colluding: int | None = None,
+    rows: int | None = None,
+    classes: list[bool | int | float | str] | None = None,
+    max_rows_per_person: int | None = None,
+    **unknown: Any,
 ) -> Model:
     """Train one model over all parties.
 
-    Takes parties, or a preparation (`prepare`) to skip stage 1. Parameters are those of
-    `simfl.params.PrepareParams` and `simfl.params.TrainParams`; with a preparation only the latter. `callbacks`: None
-    shows a progress bar at a terminal (or what `verbose` says); an empty list shows nothing. `init_model`: an earlier
-    model to continue from; `n_trees` are then added to its trees.
+    Takes parties, or a preparation (`prepare`) to skip stage 1, whose parameters it then has. `callbacks`: None shows a
+    progress bar at a terminal, an empty list shows nothing. `verbose`: 0 shows nothing, 1 the bar, 2 a line after every
+    tree. `init_model`: an earlier model to continue from; `n_trees` are then added to its trees.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -188,27 +247,29 @@ def train(
     >>> model.n_trees, (model.predict(X) == y).mean() > 0.95
     (10, np.True_)
     """
-    silent = callbacks is not None and not callbacks
-    with nullcontext() if silent or params.get("verbose") == 0 else telling_of_compilation():
-        return train_and_keep(parties, callbacks, params, init_model)[0]
+    params = given(locals()) | unknown
+    shown = default_callbacks(verbose) if callbacks is None else callbacks
+    with nullcontext() if callbacks == [] or verbose == 0 else telling_of_compilation():
+        return train_and_keep(parties, shown, params, init_model)[0]
 
 
 def train_and_keep(
     parties: Iterable[Party] | Preparation,
-    callbacks: Sequence[Callback] | None,
+    callbacks: Sequence[Callback],
     params: dict[str, Any],
     init_model: Model | None = None,
 ) -> tuple[Model, Preparation]:
     """The same, and the preparation that it was trained on."""
     if isinstance(parties, Preparation):
         ready = parties
-        _refuse_prepared(params, ready.about.params.recipe)
         about = ready.about.params
-        known = {"recipe": about.recipe, "n_jobs": about.n_jobs, "masked": about.masked, "epsilon": about.epsilon}
-        params = {**known, **params}
+        _refuse_prepared(params, about.recipe)
+        own = {*about.__struct_fields__, "recipe"} - {"random_state"}  # every training draws by its own seed
+        known = {name: getattr(about, name) for name in PREPARE_NAMES if name in own}
+        params = known | params
     else:
-        first, params = split(params)
-        ready = _prepare(parties, first)
+        train_params(**params)  # before stage 1: a word that does not exist costs nobody a search
+        ready = _prepare(parties, first_stage(params))
     checked = train_params(**params)
     if is_private(checked) and not is_private(ready.about.params):
         raise ParameterError(
@@ -216,7 +277,6 @@ def train_and_keep(
         )
     ready.transport.share(checked.n_jobs)
     before = ready.transport.traffic.copy() if isinstance(parties, Preparation) else None
-    callbacks = default_callbacks(checked.verbose) if callbacks is None else callbacks
     start = models.warm_start(init_model) if init_model else None
     if checked.recipe == "joint":
         model = _grow_together(ready, checked, callbacks, start)
@@ -230,7 +290,7 @@ def train_and_keep(
 
 
 def _grow_together(
-    ready: Preparation, params: TrainParams, callbacks: Sequence[Callback], start: models.WarmStart | None
+    ready: Preparation, params: Params, callbacks: Sequence[Callback], start: models.WarmStart | None
 ) -> Model:
     """The joint recipe. The hub gets the model sealed, where it sees nothing, for a key that only this call has."""
     _draw_private(ready, ready.about.seed if params.random_state is None else params.random_state)
@@ -281,7 +341,7 @@ def _later(record: TreeRecord, rounds: int) -> TreeRecord:
 
 def _refuse_prepared(params: dict[str, Any], recipe: str) -> None:
     wanted = params.get("recipe", recipe)
-    if wanted != recipe and not {wanted, recipe} <= {*SIMILAR}:
+    if wanted != recipe:
         raise ParameterError(f"This was prepared with recipe={recipe!r}: run simfl.prepare with the other one first.")
     refuse_unknown(params, TRAIN_NAMES)
 

@@ -14,7 +14,7 @@ from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import DataError, FileError, MissingExtraError
 from simfl.model import Model
 from simfl.model.xgboost_document import objective_of, set_start, start_of, to_booster, to_document
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.storage import write_atomically
 
 IN_ONNX = ("binary:logistic", "multi:softprob", "reg:squarederror")  # others lose their transformation on the way
@@ -35,7 +35,7 @@ class MLflow(Callback):
         self.run_name = run_name
         self._mlflow = _import("mlflow", "mlflow")
 
-    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+    def before_training(self, parties: Sequence[str], params: Params) -> None:
         self.own = self._mlflow.active_run() is None
         if self.own:
             self._mlflow.start_run(run_name=self.run_name)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from simfl.data.schema import Column
-from simfl.params import Objective, TrainParams
+from simfl.params import Objective, Params
 
 VERSION = 1  # of the protocol: parties of different versions refuse each other
 
@@ -317,7 +317,7 @@ class LabelSums(Message, frozen=True, kw_only=True):
 class Start(Message, frozen=True, kw_only=True):
     """Hub to party: a training begins, from this start value."""
 
-    params: TrainParams
+    params: Params
     seed: Seed
     classes: list[ClassLabel] | None
     base_margin: Annotated[list[Finite], Meta(min_length=1, max_length=MOST_CLASSES)]
@@ -470,7 +470,7 @@ class StartTogether(Message, frozen=True, kw_only=True):
     that the hub does not know.
     """
 
-    params: TrainParams
+    params: Params
     classes: list[ClassLabel] | None
     parties: list[str]  # who is present, in the common order
     masked: bool

@@ -150,9 +150,8 @@ def _of_model(scenario: Scenario, options: Options) -> dict[str, Callable[[], li
     wanted = [name for name in finished.TRIALS if name in (asked if options.attacks is None else options.attacks)]
     if not wanted:
         return {}
-    joint, private = options.params.get("recipe") == "joint", parameters.is_private(scenario.stage_2)
-    left_out = {"objective", *(parameters.NOT_JOINT if joint else ())}
-    left_out |= {*NOT_REPEATED} if private else set()
+    private = parameters.is_private(scenario.stage_2)
+    left_out = {"objective", *(NOT_REPEATED if private else ())}
     given = {name: value for name, value in options.params.items() if name not in left_out}
     if options.min_group and options.min_group > 1 and not private:
         given["min_group"] = options.min_group
@@ -190,7 +189,7 @@ def _matching(options: Options) -> Matching:
     """The given one or the recipe's. Refuses values that SimFL refuses."""
     recipe = {name: value for name, value in options.params.items() if name == "recipe"}
     parameters.train_params(min_group=options.min_group)
-    return parameters.prepare_params(matching=options.matching, **recipe).matching or "shared"
+    return parameters.search_of(parameters.prepare_params(matching=options.matching, **recipe)).matching
 
 
 def _setting(scenario: Scenario, options: Options, matching: Matching) -> Setting:
@@ -205,9 +204,9 @@ def _setting(scenario: Scenario, options: Options, matching: Matching) -> Settin
         objective=scenario.objective,
         n_hashes=scenario.hashed.n_hashes,
         bucket_width=scenario.hashed.hashing.width,
-        n_neighbors=stage_1.n_neighbors or 0,
-        scale=stage_1.scale or "none",
-        rematch=scenario.stage_2.rematch or 0,
+        n_neighbors=stage_1.n_neighbors,
+        scale=stage_1.scale,
+        rematch=parameters.search_of(scenario.stage_2).rematch,
         seed=options.random_state,
     )
 
@@ -218,7 +217,7 @@ def _joint_setting(scenario: Together, options: Options) -> Setting:
     return Setting(
         matching=None,
         masked=True,
-        min_group=params.min_group or 1,
+        min_group=params.min_group,
         parties=options.parties,
         recipe=params.recipe,
         objective=scenario.objective,

@@ -89,9 +89,7 @@ class People:
     def shadow(self, rows: AnyArray) -> Model:
         """XGBoost on the same rows, with the model's own settings (but for noise, and what comes with it)."""
         both = np.concatenate([self.thirds[2], rows])
-        plain = {k: v for k, v in self.settings.items() if k not in ("epsilon", "delta", *parameters.PRIVATE_ONLY)}
-        own = plain if parameters.is_private(self.params) else self.settings
-        return all_in([Party("all", self.X[both], self.y[both])], **own)
+        return all_in([Party("all", self.X[both], self.y[both])], **parameters.without_noise(self.settings))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -108,9 +106,9 @@ class People:
         return self.trained(self.thirds[1])
 
     @cached_property
-    def params(self) -> parameters.TrainParams:
+    def params(self) -> parameters.Params:
         """The settings of the trees, with the recipe's filled in."""
-        return parameters.train_params(**parameters.split(self.settings)[1])
+        return parameters.train_params(**self.settings)
 
     @cached_property
     def loss(self) -> Loss:

@@ -16,6 +16,8 @@ from simfl.audit.findings import Counted, Finding, Role, Setting, finding
 from simfl.audit.lower_bound import Canaries, epsilon_lower_bound, scores_of_one_run
 from simfl.audit.scenario import Scenario
 from simfl.data.schema import Column, Schema
+from simfl.errors import ParameterError
+from simfl.params import is_private
 
 CANARIES = 1000
 EVERYBODY: list[Role] = ["other party", "submitter", "outsider"]  # who has the model has all that leaves, but masks
@@ -43,13 +45,15 @@ def canaries_from_values(scenario: Scenario, setting: Setting) -> list[Finding]:
     schema = declared_of(X, scenario.schema)
     run: dict[str, Any] = {"parties": setting.parties, "random_state": setting.seed, "schema": schema}
     scores = scores_of_one_run(X, y, drawn, **run, **given | {"masked": True})
-    promised, delta = scenario.stage_2.epsilon or 0.0, scenario.stage_2.delta
-    shown = epsilon_lower_bound(scores, drawn.members, delta).epsilon
+    promised = scenario.stage_2
+    if not is_private(promised):
+        raise ParameterError("Without epsilon nothing is promised, and there is nothing to test.")
+    shown = epsilon_lower_bound(scores, drawn.members, promised.delta).epsilon
     right = ((scores > np.median(scores)) == drawn.members).astype(np.float64)
-    details = {"epsilon at least": shown, "epsilon promised": promised}
+    details = {"epsilon at least": shown, "epsilon promised": promised.epsilon}
     sentence = (
         "Who knows all other rows tells for {success} of the canaries (guessing: {guess}) whether they took part. With "
-        f"95 % confidence this shows an epsilon of at least {shown:.2f}; promised is {promised:g}."
+        f"95 % confidence this shows an epsilon of at least {shown:.2f}; promised is {promised.epsilon:g}."
     )
     counted = Counted(right, np.full(len(right), 0.5), details)
     return [finding("canaries_from_values", EVERYBODY, counted, sentence, measure="coins guessed")]

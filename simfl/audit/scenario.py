@@ -80,8 +80,9 @@ class Scenario:
         given = params.get("objective", "auto")
         self.objective: str = objective_for(labels) if given == "auto" else given
         kept = {name: value for name, value in params.items() if name not in NOT_AUDITED}
-        first, self.given = parameters.split(kept | {"objective": self.objective})
-        self.stage_2 = parameters.train_params(**self.given)
+        kept |= {"objective": self.objective}
+        self.given = {name: value for name, value in kept.items() if name in parameters.TRAIN_NAMES}
+        self.stage_2 = parameters.train_params(**kept)
         self.loss = loss_of(self.stage_2)
         chosen = np.sort(self._rng(1).permutation(self.n_rows)[: self.most_rows])
         self.X: Table = table[chosen]
@@ -93,7 +94,7 @@ class Scenario:
         self.members = self._divided(len(chosen), parties)
         self.victim, self.attacker = self.members[VICTIM], self.members[ATTACKER]
         self.others = np.concatenate([rows for place, rows in enumerate(self.members) if place != ATTACKER])
-        self._prepare(first | {"random_state": seed})
+        self._prepare(parameters.first_stage(kept) | {"random_state": seed})
         self.prior = Prior.of(self.dense[self.attacker])
         self.attributes = attributes_of(self.prior, one_hot_groups(self.dense[self.attacker]))
         if not self.attributes:
@@ -117,8 +118,8 @@ class Scenario:
         about = self.ready.about
         if not about.n_hashes or about.bucket_width is None:
             raise ParameterError("n_neighbors=0 hashes nothing. Audit with at least one similar row.")
-        self.stage_1 = about.params
-        standard = about.params.scale == "standard"
+        self.stage_1 = parameters.search_of(about.params)
+        standard = self.stage_1.scale == "standard"
         self.scale = common_scale(moments(self.X), len(self.y)) if standard else Scale.none(self.X.shape[1])
         self.hashed = self.hash(about.n_hashes, about.bucket_width)
 
@@ -141,7 +142,7 @@ class Scenario:
     @property
     def n_trees(self) -> int:
         """How many are grown here: a few per party or, where the leaves of rows are of interest, up to a rematch."""
-        return (self.leaves and self.stage_2.rematch) or TREES_PER_PARTY * len(self.members)
+        return (self.leaves and parameters.search_of(self.stage_2).rematch) or TREES_PER_PARTY * len(self.members)
 
     @cached_property
     def model(self) -> Model:

@@ -151,14 +151,14 @@ def _read_study(context: typer.Context, study_path: Path, party_path: Path) -> t
 
     _refuse_beside_study(context)
     study, party, _ = open_party(study_path, party_path)
-    first, second = study.params()
+    checked = study.params()
     named = {"matching", "masked", "min_group", "random_state"}
     params = {name: value for name, value in study.parameters.items() if name not in named}
     options = Options(
         name=f"{party.name} in {study.name}",
-        matching=first.matching,
-        masked=second.masked is not False,
-        min_group=second.min_group,
+        matching=getattr(checked, "matching", None),
+        masked=checked.masked is not False,
+        min_group=checked.min_group,
         parties=max(len(study.parties), 2),
         max_excess=study.audit.max_excess,
         params=params,

@@ -33,7 +33,7 @@ def gather(study_path: Path, party_path: Path, found: Audit) -> Filing:
         protections=checked.rehearsed.protections if checked.rehearsed else [],
         rules={name: _words(value) for name, value in msgspec.to_builtins(own.require).items()},
         refusals=checked.refusals,
-        guarantee=guarantee(study.params()[1], len(study.parties)),
+        guarantee=guarantee(study.params(), len(study.parties)),
         spending=checked.epsilon,
         keeps={place: _keeps(place) for place in dict.fromkeys(kept.place for kept in traces.KEPT)},
         versions=versions(),
@@ -42,16 +42,16 @@ def gather(study_path: Path, party_path: Path, found: Audit) -> Filing:
 
 
 def _processing(study: Study, checked: Checked) -> dict[str, str]:
-    first, second = study.params()
+    params = study.params()
     columns = [f"{name} ({_kind(kind)})" for name, kind in study.columns.items()]
     return {
-        "learned": f"{', '.join(study.target.learned) if study.target else 'the label'}, with {second.objective}",
+        "learned": f"{', '.join(study.target.learned) if study.target else 'the label'}, with {params.objective}",
         "from the columns": ", ".join(columns) or "all columns of the file",
         **({} if study.weight is None else {"rows count by": f"their weight in the column {study.weight}"}),
-        "rows of this party": f"{checked.rows}, of which {first.validation_fraction:.0%} only measure",
+        "rows of this party": f"{checked.rows}, of which {params.validation_fraction:.0%} only measure",
         "parties": ", ".join(study.parties),
         "hub": f"{study.engine.host}, port {study.engine.port}; at least {study.parties_needed} parties to continue",
-        "recipe": f"{second.recipe}, at most {second.n_trees} rounds of trees",
+        "recipe": f"{params.recipe}, at most {params.n_trees} rounds of trees",
     }
 
 
@@ -64,7 +64,7 @@ def _kind(declared: str | list[str] | dict[str, Any]) -> str:
 
 def _leaves(study: Study, checked: Checked) -> list[Leaving]:
     """Every kind of message. Greetings belong to runs between machines: a rehearsal has none."""
-    params = study.params()[1]
+    params = study.params()
     sent = checked.rehearsed.sent if checked.rehearsed else {}
     masked = params.masked is not False
     return [

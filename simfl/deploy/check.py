@@ -20,7 +20,7 @@ from simfl.deploy.party_file import PartyFile, read_bytes, read_party_file
 from simfl.deploy.study import Study, approved_study, digest_of, ledger_of
 from simfl.deploy.tables import open_party
 from simfl.errors import SimFLError
-from simfl.params import guarded_columns
+from simfl.params import SimilarParams, guarded_columns
 from simfl.party import Party, Session
 from simfl.privacy import boxes
 from simfl.privacy.guarantee import guarantee
@@ -91,7 +91,7 @@ def findings(study: Study, party: Party) -> list[str]:
 def refusals(own: PartyFile, sent: bytes) -> list[str]:
     """Why a party would not take part in this study."""
     try:
-        event = event_of(approved_study(own, sent).params()[1])
+        event = event_of(approved_study(own, sent).params())
         if event:
             ledger_of(own).check("", digest_of(sent), event)  # as a new run
     except SimFLError as error:
@@ -101,7 +101,7 @@ def refusals(own: PartyFile, sent: bytes) -> list[str]:
 
 def spending(study: Study, own: PartyFile) -> str:
     """What the study would spend of this table's privacy, what is left, and what it promises; empty without epsilon."""
-    event, ledger = event_of(study.params()[1]), ledger_of(own)
+    event, ledger = event_of(study.params()), ledger_of(own)
     if event is None:
         return ""
     total, delta = ledger.limit.epsilon, ledger.limit.delta
@@ -114,7 +114,7 @@ def spending(study: Study, own: PartyFile) -> str:
         )
     else:
         text += f"Of epsilon_total = {total:g}, one more study may have up to {ledger.left():.4g}."
-    return f"{text}\nWhat it promises: {guarantee(study.params()[1], len(study.parties))}"
+    return f"{text}\nWhat it promises: {guarantee(study.params(), len(study.parties))}"
 
 
 def what_leaves() -> list[tuple[str, str]]:
@@ -124,28 +124,27 @@ def what_leaves() -> list[tuple[str, str]]:
 
 def rehearse(study: Study, party: Party) -> Rehearsal | None:
     """Play the study with parties made of this party's rows, masked as between machines."""
-    first, second = study.params()
+    params = study.params()
     drawn = _draw_rows(party.rows.y, classes=_classifies(study))
     n = len(study.parties)
     if n < 2 or len(drawn) < 10 * n:
         return None
     parties = [party.part(name, np.sort(drawn[place::n])) for place, name in enumerate(study.parties)]
     transport = LocalTransport([Session(one) for one in parties])
-    masked = first.masked is not False
-    seed = study.parameters.get("random_state") or 0
-    trees = min(second.n_trees, REHEARSED_TREES)
-    first = msgspec.structs.replace(first, masked=masked, random_state=seed)
-    second = msgspec.structs.replace(second, masked=masked, n_trees=trees, rematch=min(second.rematch or 0, 2))
+    masked, trees = params.masked is not False, min(params.n_trees, REHEARSED_TREES)
+    params = msgspec.structs.replace(params, masked=masked, n_trees=trees, random_state=params.random_state or 0)
+    if isinstance(params, SimilarParams):
+        params = msgspec.structs.replace(params, rematch=min(params.rematch, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the protections below say the same
-        prepared = hub.prepare(transport, first)
-        if second.recipe == "joint":
+        prepared = hub.prepare(transport, params)
+        if params.recipe == "joint":
             receiver = msg.SignedKey(key=boxes.public_half(boxes.new_key())) if masked else None
-            hub.train_together(transport, prepared, second, hub.JointOrder(receiver))
+            hub.train_together(transport, prepared, params, hub.JointOrder(receiver))
         else:
-            hub.train(transport, prepared, second)
+            hub.train(transport, prepared, params)
     sent = dict(transport.traffic.sent[study.parties[0]])
-    guarded = guarded_columns(first, party.rows.X.shape[1])
+    guarded = guarded_columns(params, party.rows.X.shape[1])
     return Rehearsal(len(drawn), trees, protections(transport.traffic.observed(), guarded), sent)
 
 
@@ -158,7 +157,7 @@ def _weights(study: Study, party: Party) -> str:
 
 
 def _classifies(study: Study) -> bool:
-    return labels_of(study.params()[1].objective) == "classes"
+    return labels_of(study.params().objective) == "classes"
 
 
 def _draw_rows(y: AnyArray, *, classes: bool) -> AnyArray:

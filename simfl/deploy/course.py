@@ -54,7 +54,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def stage_of(study: Study, run: str, stage: str, job: str = "") -> Stage:
     """Of a training of this study that begins."""
-    return Stage(run=run, study=study.name, stage=stage, job=job, n_trees=study.params()[1].n_trees)
+    return Stage(run=run, study=study.name, stage=stage, job=job, n_trees=study.params().n_trees)
 
 
 def facts_of(record: TreeRecord) -> str:

@@ -183,7 +183,7 @@ class HubEndpoint(HubEnd, Callback):
         return results
 
     def _train(self, transport: Transport, folder: Path) -> hub.Training | hub.GrownTogether:
-        together = self.study.params()[0].recipe == "joint"
+        together = self.study.params().recipe == "joint"
         opened: Journal[Any] = (hub.open_joint_journal if together else open_journal)(folder / "journal")
         with closing(opened) as journal:  # first: one that another version began is refused before anybody is asked
             self.restarted |= bool(journal.entries)
@@ -194,7 +194,7 @@ class HubEndpoint(HubEnd, Callback):
             self._enter("training")
             if together:
                 return self._grow_together(transport, prepared, recovery)
-            params = msgspec.structs.replace(self.study.params()[1], random_state=self.order.seed)
+            params = msgspec.structs.replace(self.study.params(), random_state=self.order.seed)
             return hub.train(transport, prepared, params, callbacks=[self], recovery=recovery)
 
     def _grow_together(
@@ -205,12 +205,12 @@ class HubEndpoint(HubEnd, Callback):
         if sealed and self.order.receiver is None:
             raise StudyError("The hub gets to see no model, and the order names no key of its receiver.")
         order = hub.JointOrder(self.order.receiver if sealed else None)
-        params = self.study.params()[1]
+        params = self.study.params()
         return hub.train_together(transport, prepared, params, order, callbacks=[self], recovery=recovery)
 
     def _prepare(self, transport: Transport, folder: Path) -> hub.Prepared:
         """Stage 1, or what an earlier job left of it."""
-        params = msgspec.structs.replace(self.study.params()[0], random_state=self.order.seed)
+        params = msgspec.structs.replace(self.study.params(), random_state=self.order.seed)
         self._enter("comparing tables" if params.recipe == "joint" else "finding similar rows")
         file = folder / PREPARED
         if prepared := read_prepared(file):
@@ -358,7 +358,7 @@ class PartyEndpoint(SiteEnd):
 
     def _public(self, error: SimFLError) -> str:
         """What the hub may know. With epsilon, how many cells of a table do not fit is no business of others."""
-        private = self.study is not None and is_private(self.study.params()[1])
+        private = self.study is not None and is_private(self.study.params())
         return type(error)("").public if private and isinstance(error, DataError) else error.public
 
     def _open(self, message: msg.Greet) -> None:
@@ -372,7 +372,7 @@ class PartyEndpoint(SiteEnd):
         self.study = approved_study(own, message.study.encode())
         if self.greeted is not None:
             return  # the same once more
-        if event := event_of(self.study.params()[1]):
+        if event := event_of(self.study.params()):
             ledger_of(own).check(message.run, digest_of(message.study.encode()), event)
         folder = open_run_folder(self.file.parent, message.run)
         with ExitStack() as opening:  # what is refused lets the folder go
@@ -389,7 +389,7 @@ class PartyEndpoint(SiteEnd):
                 f"the run {message.run!r} is one of another study. Start a new training, without --resume"
             )
         session = self._open_session(study, own, folder)
-        if event_of(study.params()[1]):
+        if event_of(study.params()):
             facts = TableFacts(data=str(own.source), label=_learned(study), content=own.source.digest()[:32])
             session.sealing.account = Account(ledger_of(own), message.run, digest, facts, folder / RELEASES)
         write_atomically(kept, message.study.encode())
@@ -447,7 +447,7 @@ class PartyEndpoint(SiteEnd):
     def _own_model(self) -> models.Model | None:
         """The model of trees that were grown together: every party has built it by itself."""
         session = self.session
-        if session is None or self.study is None or self.study.params()[1].recipe != "joint":
+        if session is None or self.study is None or self.study.params().recipe != "joint":
             return None
         if not session.together.machine.finished:
             raise ProtocolError(f"Party {self.name!r} was given a model before its training ended.")
@@ -496,9 +496,8 @@ def follow(course: Course, session: Session, question: msg.Request, answer: msg.
 
 def terms_of(study: Study) -> Terms:
     """What a party holds the hub to."""
-    first, second = study.params()
     schema = study.schema if study.columns else None
-    return Terms(tuple(study.parties), first, second, min(study.parties_needed, len(study.parties)), schema)
+    return Terms(tuple(study.parties), study.params(), min(study.parties_needed, len(study.parties)), schema)
 
 
 CLASSES = (f"{__name__}.{HubEndpoint.__name__}", f"{__name__}.{PartyEndpoint.__name__}")

@@ -15,7 +15,7 @@ from simfl.deploy.orders import Order
 from simfl.deploy.study import Study
 from simfl.errors import DataError, FileError, StudyError
 from simfl.hub.asking import ask_all, ask_each
-from simfl.params import PrepareParams, is_private
+from simfl.params import PREPARE_NAMES, Params, is_private
 from simfl.transport.base import Transport
 
 
@@ -39,10 +39,11 @@ def read_prepared(path: Path) -> hub.Prepared | None:
     return found
 
 
-def check_unchanged(prepared: hub.Prepared, params: PrepareParams, described: Mapping[str, msg.Description]) -> None:
+def check_unchanged(prepared: hub.Prepared, params: Params, described: Mapping[str, msg.Description]) -> None:
     """Refuse to resume a training whose tables or parameters have changed since it began."""
+    changes: list[tuple[str, Any, Any]]
     changes = [(f"the rows of {party}", prepared.rows.get(party), d.n_rows) for party, d in described.items()]
-    changes += [(name, getattr(prepared.params, name), getattr(params, name)) for name in params.__struct_fields__]
+    changes += [(name, getattr(prepared.params, name, None), getattr(params, name, None)) for name in PREPARE_NAMES]
     facts = [f"{what}: {then!r} then, {now!r} now" for what, then, now in changes if then != now]
     if facts:
         raise StudyError(
@@ -72,13 +73,13 @@ def _mismatches(transport: Transport, parties: list[str], study: Study, seed: in
     """How the tables and the labels of these parties differ from one another."""
     if not parties:
         return []
-    first, second = study.params()
+    params = study.params()
     checks: list[tuple[msg.Request, Any, Callable[[Any], Any]]] = [
-        (hub.description_request(first, seed), msg.Description, hub.check_same_form),
+        (hub.description_request(params, seed), msg.Description, hub.check_same_form),
     ]
-    if not is_private(second):  # else the study declares the classes
-        labels = msg.DescribeLabels(objective=second.objective)
-        checks.append((labels, msg.Classes, lambda replies: hub.check_labels(replies, second)))
+    if not is_private(params):  # else the study declares the classes
+        labels = msg.DescribeLabels(objective=params.objective)
+        checks.append((labels, msg.Classes, lambda replies: hub.check_labels(replies, params)))
     problems = []
     for question, kind, check in checks:
         try:

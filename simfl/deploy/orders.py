@@ -43,6 +43,6 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def results_of(study: Study) -> tuple[str, ...]:
     """The files that a training of this study leaves at the hub."""
-    params = study.params()[1]
+    params = study.params()
     blind = params.recipe == "joint" and params.masked is not False
     return (SEALED, *RESULTS[1:]) if blind else RESULTS

@@ -36,12 +36,12 @@ class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def broken_by(self, study: Study) -> list[str]:
         """The rules that a study breaks, in words."""
-        first, second = study.params()
-        needed, trees, group = study.parties_needed, second.n_trees, second.min_group or 1
+        params = study.params()
+        needed, trees, group = study.parties_needed, params.n_trees, params.min_group
         used = {*study.columns, *([] if study.weight is None else [study.weight])}
         unasked = sorted(used - (used if self.columns is None else set(self.columns)))
-        masked = len(study.parties) == 1 or second.masked is not False
-        matching, learned = first.matching, study.target.learned if study.target else ()
+        masked = len(study.parties) == 1 or params.masked is not False
+        matching, learned = getattr(params, "matching", None), study.target.learned if study.target else ()
         label = ", ".join(map(repr, learned))
         broken = {
             "masked = true, and the study switches masks off": self.masked and not masked,
@@ -51,7 +51,7 @@ class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             f"min_parties = {self.min_parties}, and the study continues with {needed}": needed < self.min_parties,
             f"max_trees = {self.max_trees}, and the study has {trees}": trees > (self.max_trees or trees),
             f"epsilon_total = {self.epsilon_total}, and the study has no epsilon": self.epsilon_total is not None
-            and second.epsilon is None,
+            and params.epsilon is None,
             f"labels = [...], and the study learns {label}": self.labels is not None
             and not set(learned) <= set(self.labels),
             f"columns = [...], and the study also uses {unasked}": bool(unasked),

@@ -190,7 +190,7 @@ def _recording(study: Study, folder: Path) -> Iterator[Recorder]:
     """Keep run.json up to date, for `simfl watch`, until the hub's own record replaces it."""
     recorder = Recorder(folder, study.name, [PartyFacts(name=party, n_rows=0) for party in study.parties])
     known = RunRecord.load(folder).history if (folder / "run.json").exists() else []
-    recorder.before_training(study.parties, study.params()[1])
+    recorder.before_training(study.parties, study.params())
     recorder.record = msgspec.structs.replace(recorder.record, history=known)
     try:
         yield recorder

@@ -23,7 +23,7 @@ from simfl.data import files
 from simfl.data.schema import Schema
 from simfl.deploy.party_file import PartyFile, parse, read_bytes, read_text
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError, StudyError
-from simfl.params import PrepareParams, TrainParams, is_private, prepare_params, split, train_params
+from simfl.params import Params, is_private, train_params
 from simfl.privacy.ledger import Ledger, Limit
 from simfl.storage import write_atomically
 from simfl.training.losses import labels_of
@@ -88,7 +88,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
         Trees that are grown together with epsilon need the noise of all.
         """
-        everybody = self.on_dropout == "stop" or is_private(self.params()[1])
+        everybody = self.on_dropout == "stop" or is_private(self.params())
         return len(self.party) if everybody else self.min_parties or min(2, len(self.party))
 
     @property
@@ -96,10 +96,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The columns as a schema."""
         return Schema.from_toml(self.columns)
 
-    def params(self) -> tuple[PrepareParams, TrainParams]:
+    def params(self) -> Params:
         """The parameters of both stages."""
-        first, second = split(self.parameters)
-        return prepare_params(**first), train_params(**second)
+        return train_params(**self.parameters)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ def _check_target(study: Study) -> list[str]:
     if target.weight is not None and study.features is not None:
         problems.append("weight names a column, and LIBSVM files (features = ...) have no names of columns")
     try:
-        objective = study.params()[1].objective
+        objective = study.params().objective
     except ParameterError:
         return problems  # said of [parameters] already
     if learned and (len(learned) == 2) != (labels_of(objective) == "bounds"):
@@ -172,7 +171,7 @@ def _check_target(study: Study) -> list[str]:
 
 def _check_tables(study: Study) -> list[str]:
     try:
-        schema, params = study.schema, study.params()[1]  # refuses kinds that do not exist
+        schema, params = study.schema, study.params()  # refuses kinds that do not exist
     except ParameterError as error:
         return [f"[parameters] {str(error).rstrip('.')}"]
     except DataError as error:

@@ -14,7 +14,7 @@ from simfl import messages as msg
 from simfl.data.schema import Column, Schema, agree
 from simfl.errors import DataError, PrivacyError
 from simfl.hub.asking import ask_all, ask_each, refuse_unless, sent_by
-from simfl.params import PrepareParams, TrainParams, is_private
+from simfl.params import Params, is_private
 from simfl.transport.base import Transport
 
 
@@ -27,7 +27,7 @@ def fresh_seed(random_state: int | None) -> int:
 
 
 def describe(
-    transport: Transport, params: PrepareParams, seed: int, agreed: Schema | None = None
+    transport: Transport, params: Params, seed: int, agreed: Schema | None = None
 ) -> dict[str, msg.Description]:
     """Have every party describe its table. Refuses tables that do not fit together, and settles on common columns.
 
@@ -46,7 +46,7 @@ def describe(
     return {party: msgspec.structs.replace(d, columns=list(agreed.columns)) for party, d in described.items()}
 
 
-def description_request(params: PrepareParams, seed: int) -> msg.Describe:
+def description_request(params: Params, seed: int) -> msg.Describe:
     """The question for a party's table."""
     share = params.validation_fraction
     return msg.Describe(version=msg.VERSION, validation_fraction=share, seed=seed, private=is_private(params))
@@ -129,7 +129,7 @@ def exchange_keys(transport: Transport) -> None:
 
 
 def agree_on_masks(
-    transport: Transport, params: PrepareParams | TrainParams, *, share_secret: bool = False, n_parties: int = 0
+    transport: Transport, params: Params, *, share_secret: bool = False, n_parties: int = 0
 ) -> MaskSteps:
     """Exchange keys if sums are to be masked. New keys each time: no mask of before fits.
 

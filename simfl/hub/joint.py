@@ -30,7 +30,7 @@ from simfl.hub.presence import Recovery, welcome_back
 from simfl.hub.training import check_warm_start, checked_for
 from simfl.messages import ClassLabel
 from simfl.model.xgboost_document import WarmStart
-from simfl.params import TrainParams, declared_classes, is_private, train_params
+from simfl.params import Params, declared_classes, is_private, train_params
 from simfl.privacy.additive import Parts, add, same_form
 from simfl.storage import Journal
 from simfl.transport.base import Transport
@@ -44,7 +44,7 @@ Metrics = tuple[dict[str, float], dict[str, float]]  # of a round, on training a
 class BeganTogether(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A training began."""
 
-    params: TrainParams
+    params: Params
     classes: list[ClassLabel] | None
     protocol: int
 
@@ -119,7 +119,7 @@ class GrownTogether:
     """What a training leaves behind at the hub: the model as a party sealed it, and how it came about."""
 
     prepared: Prepared
-    params: TrainParams
+    params: Params
     sealed: bytes
     history: list[TreeRecord]  # without metrics, where the hub sees none
     missed: dict[str, list[int]]
@@ -136,7 +136,7 @@ class JointOrder:
 def train_together(
     transport: Transport,
     prepared: Prepared,
-    params: TrainParams,
+    params: Params,
     order: JointOrder,
     *,
     callbacks: Sequence[Callback] = (),
@@ -149,9 +149,9 @@ def train_together(
     return _Trainer(transport, prepared, checked, order, recovery).run(callbacks)
 
 
-def _advise(n_rows: int, params: TrainParams) -> None:
+def _advise(n_rows: int, params: Params) -> None:
     """Say it where the guard leaves hardly a split. With epsilon nobody is told the number of rows."""
-    least = params.min_group or 1
+    least = params.min_group
     if not is_private(params) and least > 1 and n_rows < FEW_GROUPS * least:
         warnings.warn(
             f"{n_rows} rows to train on are few for recipe='joint': no sum is over fewer than {least} rows "
@@ -181,12 +181,12 @@ def agree_on_cuts(transport: Transport, prepared: Prepared) -> Prepared:
         adding.pass_on()
 
 
-def _agreed(prepared: Prepared, params: TrainParams) -> list[msg.Result]:
+def _agreed(prepared: Prepared, params: Params) -> list[msg.Result]:
     """What was agreed on beforehand, if it is sealed (or not) as in this training."""
     return [*prepared.agreed] if bool(params.masked) == bool(prepared.params.masked) else []
 
 
-def _exchange_keys(transport: Transport, params: TrainParams, n_parties: int) -> bool:
+def _exchange_keys(transport: Transport, params: Params, n_parties: int) -> bool:
     """New keys, if vectors are to be masked; whether they are."""
     masked = transport.deployed if params.masked is None else params.masked
     if masked and n_parties == 1:
@@ -200,7 +200,7 @@ class _Trainer:
     """One training."""
 
     def __init__(
-        self, transport: Transport, prepared: Prepared, params: TrainParams, order: JointOrder, recovery: JointRecovery
+        self, transport: Transport, prepared: Prepared, params: Params, order: JointOrder, recovery: JointRecovery
     ) -> None:
         self.transport, self.prepared, self.params, self.order = transport, prepared, params, order
         self.recovery, self.state = recovery, JointState(kept=_agreed(prepared, params))

@@ -13,7 +13,7 @@ import msgspec
 from simfl.callbacks import TreeRecord
 from simfl.errors import FileError
 from simfl.messages import VERSION, AdoptedTree, ClassLabel
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.storage import Journal
 
 E = TypeVar("E")
@@ -22,7 +22,7 @@ E = TypeVar("E")
 class Began(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A training began."""
 
-    params: TrainParams
+    params: Params
     seed: int
     classes: list[ClassLabel] | None
     base_score: list[float]

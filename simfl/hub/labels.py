@@ -10,7 +10,7 @@ from simfl.arrays import Doubles
 from simfl.errors import DataError
 from simfl.hub.asking import ask_all, refuse_unless, sent_by, small_sums, small_total
 from simfl.hub.handshake import MaskSteps
-from simfl.params import MAX_WEIGHT, TrainParams
+from simfl.params import MAX_WEIGHT, Params
 from simfl.training.losses import Loss, check_start, is_multi, loss_of, settings_of, with_spread
 from simfl.transport.base import Transport
 
@@ -23,7 +23,7 @@ class Labels(NamedTuple):
     spread: float | None = None
 
 
-def agree_on_labels(transport: Transport, params: TrainParams, masks: MaskSteps, n_rows: Mapping[str, int]) -> Labels:
+def agree_on_labels(transport: Transport, params: Params, masks: MaskSteps, n_rows: Mapping[str, int]) -> Labels:
     """Ask for classes and label sums. Refuses labels that do not fit together, and impossible sums."""
     replies = ask_all(transport, msg.DescribeLabels(objective=params.objective), msg.Classes)
     classes, loss = check_labels(replies, params), loss_of(params)
@@ -53,7 +53,7 @@ def _possible(sums: Sequence[float], loss: Loss, n_rows: int) -> bool:
     return 0 < weight <= MAX_WEIGHT * n_rows and loss.possible(each, weight)
 
 
-def check_labels(replies: Mapping[str, msg.Classes], params: TrainParams) -> list[Any] | None:
+def check_labels(replies: Mapping[str, msg.Classes], params: Params) -> list[Any] | None:
     """The classes of all parties, None for regression; refuses labels that do not fit together."""
     for party, reply in replies.items():
         with sent_by(party):
@@ -79,7 +79,7 @@ def _merge_classes(replies: Mapping[str, msg.Classes], objective: str) -> list[A
     return classes
 
 
-def _base_score(sums: Sequence[float], weight: float, classes: list[Any] | None, params: TrainParams) -> Doubles:
+def _base_score(sums: Sequence[float], weight: float, classes: list[Any] | None, params: Params) -> Doubles:
     """The start value from the label mean over all parties (or as given)."""
     loss = loss_of(params)
     if params.base_score is None:

@@ -12,7 +12,7 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.hub import blind
 from simfl.hub.asking import ask_each, check_round, refuse_unless, sent_by
-from simfl.params import PrepareParams
+from simfl.params import SearchParams
 from simfl.preprocessing.similarity import Progress
 from simfl.preprocessing.tables import HashValues, merge_tables
 from simfl.transport.base import Transport
@@ -31,7 +31,7 @@ class Matching:
     """The searches of a training: the same way to match, the same rows, the same seed."""
 
     transport: Transport
-    params: PrepareParams
+    params: SearchParams
     seed: int
     n_rows: Mapping[str, int]
     progress: Progress | None = None

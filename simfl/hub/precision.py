@@ -16,7 +16,7 @@ from simfl import messages as msg
 from simfl.arrays import Longs
 from simfl.errors import DataError
 from simfl.hub.asking import refuse_unless
-from simfl.params import MAX_WEIGHT, TrainParams
+from simfl.params import MAX_WEIGHT, Params
 from simfl.privacy.exact import LEAF_BITS, power_above, resolution
 from simfl.privacy.words import FORMS
 from simfl.training.groups import SPREAD
@@ -132,7 +132,7 @@ class Precision:
         refuse_unless(most <= most_hessian, f"hessians in a leaf of {most:g}, announced were {most_hessian:g}")
         refuse_unless(least >= 0, f"hessians in a leaf of {least:g}")
 
-    def most_leaf_value(self, params: TrainParams, moved: float) -> float:
+    def most_leaf_value(self, params: Params, moved: float) -> float:
         """How large a leaf value can be that a builder found by itself, after trees that moved margins so far.
 
         Of squared errors it is a mean of residuals: none is larger than at the start and what the trees added. This
@@ -156,9 +156,7 @@ class Precision:
         return ROUNDING * params.learning_rate * min(step, params.max_delta_step or math.inf)
 
 
-def ordinary(
-    started: Mapping[str, msg.Started], rows: Mapping[str, int], params: TrainParams
-) -> tuple[float, float] | None:
+def ordinary(started: Mapping[str, msg.Started], rows: Mapping[str, int], params: Params) -> tuple[float, float] | None:
     """The gradient and the hessian of an ordinary row of the party whose rows weigh least, about.
 
     None where sums onto rows must be exact: leaf values are found from them, or nobody knows what is ordinary.
@@ -182,7 +180,7 @@ def neighbors_of(rows: Mapping[str, int], n_neighbors: int) -> dict[str, int]:
     return {party: max(min([n_neighbors, *sizes]), 1) for party, sizes in others.items()}
 
 
-def check_bounds(reply: msg.Started, n_rows: int, params: TrainParams) -> None:
+def check_bounds(reply: msg.Started, n_rows: int, params: Params) -> None:
     """Refuse impossible bounds: they follow from the objective, the number of rows and the largest weight."""
     bounds = (reply.gradient, reply.hessian, reply.total_gradient, reply.total_hessian)
     powers = all(bound == 0 or math.frexp(bound)[0] == 0.5 for bound in bounds)

@@ -13,7 +13,7 @@ from simfl.data.schema import Schema
 from simfl.hub.asking import ask_all, small_total
 from simfl.hub.handshake import MaskSteps, agree_on_masks, describe, exchange_keys, fresh_seed, have_a_secret
 from simfl.hub.matching import Matching
-from simfl.params import PrepareParams
+from simfl.params import Params, search_of
 from simfl.preprocessing.expansion import Expansion
 from simfl.preprocessing.scaling import Moments, Scale, common_scale
 from simfl.preprocessing.similarity import Progress
@@ -30,7 +30,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     n_features: int
     schema: Schema | None  # where the columns have names
     seed: int
-    params: PrepareParams
+    params: Params
     protocol: int  # the version that found it
     n_hashes: int = 0
     bucket_width: float | None = None
@@ -56,10 +56,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     def matching(self, transport: Transport, seed: int, progress: Progress | None = None) -> Matching:
         """How similar rows are found among these parties."""
-        return Matching(transport, self.params, seed, self.rows, progress)
+        return Matching(transport, search_of(self.params), seed, self.rows, progress)
 
 
-def prepare(transport: Transport, params: PrepareParams, progress: Progress | None = None) -> Prepared:
+def prepare(transport: Transport, params: Params, progress: Progress | None = None) -> Prepared:
     """Stage 1: find the similar rows. Done once, used by many trainings."""
     begun = time.perf_counter()
     seed = fresh_seed(params.random_state)
@@ -77,7 +77,7 @@ def prepare(transport: Transport, params: PrepareParams, progress: Progress | No
     )
     if len(described) > 1 and params.n_neighbors:
         masks = agree_on_masks(transport, params)
-        if params.matching == "blind" and not masks.on and not have_a_secret(described):
+        if search_of(params).matching == "blind" and not masks.on and not have_a_secret(described):
             exchange_keys(transport)
         prepared = _find_similar_rows(transport, prepared, masks, progress)
     logger.info("stage 1 is done: %d parties, %d hash values per row", len(described), prepared.n_hashes)
@@ -87,7 +87,7 @@ def prepare(transport: Transport, params: PrepareParams, progress: Progress | No
 def _find_similar_rows(
     transport: Transport, prepared: Prepared, masks: MaskSteps, progress: Progress | None
 ) -> Prepared:
-    params = prepared.params
+    params = search_of(prepared.params)
     n_hashes = n_hashes_of(params, prepared.n_features)
     check_hashes(n_hashes, prepared.n_features, params.known_features)
     # Step 1: a common scale.
@@ -112,7 +112,7 @@ def _find_similar_rows(
 
 
 def _scale(transport: Transport, prepared: Prepared, masks: MaskSteps) -> Scale:
-    params, expansion, n_rows = prepared.params, prepared.expansion, sum(prepared.n_rows)
+    params, expansion, n_rows = search_of(prepared.params), prepared.expansion, sum(prepared.n_rows)
     d = expansion.width
     if params.scale == "none" and params.bucket_width is not None:
         return Scale.none(d)

@@ -26,7 +26,7 @@ from simfl.hub.matching import recall
 from simfl.hub.precision import Precision, check_bounds, neighbors_of, ordinary
 from simfl.hub.preparation import Prepared
 from simfl.hub.state import Events, State
-from simfl.params import TrainParams
+from simfl.params import Params, search_of
 from simfl.privacy.exact import from_ints
 from simfl.privacy.words import FORMS, add_bytes, can_be, most_steps
 from simfl.training.losses import loss_of
@@ -43,7 +43,7 @@ class Plan:
     """What stays the same over all rounds."""
 
     prepared: Prepared
-    params: TrainParams
+    params: Params
     seed: int
     labels: Labels
     warm_start: Sequence[msg.AdoptedTree] = ()
@@ -72,7 +72,7 @@ class Rounds:
     def start(self) -> None:
         """New keys, and bounds for the digits of the parties' sums."""
         prepared, params = self.plan.prepared, self.plan.params
-        share_secret = prepared.params.matching == "blind" and prepared.has_similar_rows
+        share_secret = search_of(prepared.params).matching == "blind" and prepared.has_similar_rows
         self.masks = agree_on_masks(self.transport, params, share_secret=share_secret, n_parties=len(prepared.parties))
         started = ask_all(self.transport, self._start_request(), msg.Started)
         for party, reply in started.items():
@@ -80,7 +80,7 @@ class Rounds:
                 check_bounds(reply, prepared.rows[party], params)
         usual = ordinary(started, prepared.rows, params)
         neighbors = neighbors_of(prepared.rows, prepared.params.n_neighbors or 1)
-        self.precision = Precision(started, params.min_group or 1, usual, neighbors)
+        self.precision = Precision(started, params.min_group, usual, neighbors)
         self.row_precision = self.precision.onto_rows(prepared.most_uses)
 
     def _start_request(self) -> msg.Start:
@@ -90,7 +90,7 @@ class Rounds:
             seed=self.plan.seed,
             classes=labels.classes,
             base_margin=loss_of(params).margin(labels.base_score).tolist(),
-            remember=prepared.n_hashes if params.rematch else 0,
+            remember=prepared.n_hashes if search_of(params).rematch else 0,
             n_parties=len(self.transport.parties),
             warm_start=list(self.plan.warm_start),
         )
@@ -184,7 +184,7 @@ class Rounds:
 
     def _check_trees(self, reply: msg.Grown) -> None:
         params, n_outputs = self.plan.params, len(self.plan.labels.base_score)
-        most_nodes = 2 ** (params.max_depth + (params.extra_depth or 0) + 1) if params.max_depth else math.inf
+        most_nodes = 2 ** (params.max_depth + params.extra_depth + 1) if params.max_depth else math.inf
         n_values = None if reply.values is None else len(reply.values)
         refuse_unless(len(reply.trees) == n_outputs, f"{len(reply.trees)} trees where {n_outputs} belong")
         refuse_unless(n_values == (n_outputs if params.leaf_values == "builder" else None), "values of other trees")
@@ -304,7 +304,7 @@ class Rounds:
 
     def rematch_if_due(self, turn: Turn) -> None:
         """After `rematch` trees, then each time their number has doubled; and when somebody has come back since."""
-        number, every, there = len(self.state.rounds), self.plan.params.rematch, self.transport.parties
+        number, every, there = len(self.state.rounds), search_of(self.plan.params).rematch, self.transport.parties
         matched = self.state.matched
         if not every or not number or len(there) < 2:
             return
@@ -353,6 +353,6 @@ class Rounds:
         self.row_precision = self.precision.onto_rows(then.most_uses)
 
 
-def _leaf_values(params: TrainParams) -> Callable[..., tuple[Tree, Any]]:
+def _leaf_values(params: Params) -> Callable[..., tuple[Tree, Any]]:
     """How the recipe turns the sums of all parties into leaf values."""
     return prune if params.extra_depth else keep_all

@@ -26,7 +26,7 @@ from simfl.hub.round import Plan, Rounds, Turn
 from simfl.hub.state import Events, State
 from simfl.messages import VERSION
 from simfl.model.xgboost_document import WarmStart
-from simfl.params import SIMILAR, TrainParams, builder_bins, with_numbers
+from simfl.params import Params, SimilarParams, builder_bins, with_numbers
 from simfl.privacy.guard import about_two_parties
 from simfl.training.losses import settings_of
 from simfl.training.schedule import builder_of
@@ -39,7 +39,7 @@ class Training:
     """What a training leaves behind: the trees and how they came about."""
 
     prepared: Prepared
-    params: TrainParams
+    params: Params
     labels: Labels
     rounds: list[list[Tree]]
     history: list[TreeRecord]
@@ -51,7 +51,7 @@ class Training:
 def train(
     transport: Transport,
     prepared: Prepared,
-    params: TrainParams,
+    params: Params,
     *,
     callbacks: Sequence[Callback] = (),
     recovery: Recovery[Entry] | None = None,
@@ -69,7 +69,7 @@ class _Trainer:
         self,
         transport: Transport,
         prepared: Prepared,
-        params: TrainParams,
+        params: Params,
         recovery: Recovery[Entry],
         warm_start: WarmStart | None,
     ) -> None:
@@ -173,24 +173,24 @@ class _Trainer:
 # --- before the first round ------------------------------------------------------------------------------------------
 
 
-def _fitted(params: TrainParams, prepared: Prepared) -> TrainParams:
+def _fitted(params: Params, prepared: Prepared) -> Params:
     """The parameters, checked against the tables, and what they leave open, by the number of parties and rows."""
     params = checked_for(prepared, params)
     n_parties = len(prepared.parties)
     settled: dict[str, Any] = {}
     if n_parties == 1:  # one party's own leaf values are the exact ones already
         settled |= {"leaf_values": "builder", "extra_depth": 0}
-    if not prepared.has_similar_rows:  # none to be found again
+    if isinstance(params, SimilarParams) and not prepared.has_similar_rows:  # none to be found again
         settled["rematch"] = 0
     if params.subsample is None:
-        halved = n_parties == 2 and prepared.has_similar_rows and params.recipe in SIMILAR
+        halved = n_parties == 2 and prepared.has_similar_rows and isinstance(params, SimilarParams)
         settled["subsample"] = 0.5 if halved else 1.0
     if params.max_bin is None:
         settled["max_bin"] = builder_bins(params, n_parties, sum(prepared.n_rows))
     return msgspec.structs.replace(params, **settled)
 
 
-def checked_for(prepared: Prepared, params: TrainParams) -> TrainParams:
+def checked_for(prepared: Prepared, params: Params) -> Params:
     """The parameters with columns by number, if they fit these tables."""
     if params.early_stopping_rounds and not any(prepared.n_validation_rows):
         raise ParameterError(
@@ -205,7 +205,7 @@ def checked_for(prepared: Prepared, params: TrainParams) -> TrainParams:
     return params
 
 
-def check_warm_start(start: WarmStart, prepared: Prepared, params: TrainParams, classes: list[Any] | None) -> None:
+def check_warm_start(start: WarmStart, prepared: Prepared, params: Params, classes: list[Any] | None) -> None:
     """Refuse a model that this training cannot continue from."""
     if start.objective != params.objective:
         raise ParameterError(f"init_model was trained with {start.objective!r}, not {params.objective!r}.")
@@ -232,8 +232,8 @@ def _differences(before: Began, now: Began) -> str:
     return " and ".join(changed)
 
 
-def _advise(transport: Transport, params: TrainParams) -> None:
+def _advise(transport: Transport, params: Params) -> None:
     """Warn two parties of what their sums reveal. In one process all rows are in one place anyway."""
-    advice = about_two_parties(transport.parties, params.min_group or 1)
+    advice = about_two_parties(transport.parties, params.min_group)
     if advice and (params.masked or transport.deployed):
         warnings.warn(advice, PrivacyWarning, stacklevel=4)

@@ -4,13 +4,13 @@ import numpy as np
 
 from simfl.arrays import AnyArray, Mask
 from simfl.joint.candidates import Nodes
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.preprocessing.splitmix import mix, row_tokens
 
 PURPOSE = 2  # of a key: other draws with the same seed are different ones
 
 
-def allowed_columns(params: TrainParams, nodes: Nodes, places: AnyArray, n_columns: int, seed: int) -> Mask:
+def allowed_columns(params: Params, nodes: Nodes, places: AnyArray, n_columns: int, seed: int) -> Mask:
     """(nodes, columns); one row for all where nothing is left out."""
     groups, share = params.interaction_constraints, params.colsample_bytree
     if not groups and share >= 1:

@@ -22,7 +22,7 @@ from simfl.joint.growing import Following, Growing, Own
 from simfl.joint.parts import Parts, shaped
 from simfl.joint.setting import Setting
 from simfl.joint.shared import Shared
-from simfl.params import BINS, TrainParams
+from simfl.params import BINS, Params
 from simfl.training.losses import loss_of, with_spread
 from simfl.training.traversal import walker
 from simfl.training.trees import Tree
@@ -43,7 +43,7 @@ class Labelled:
 class Plan:
     """What all parties know before the first step."""
 
-    params: TrainParams  # columns in constraints by number
+    params: Params  # columns in constraints by number
     n_levels: AnyArray  # per column; 0 for numbers
     n_outputs: int
     parties: tuple[str, ...]  # those that are present
@@ -221,7 +221,7 @@ class Machine:
         if self.loss.needs_spread and self.plan.params.label_spread is None:
             return
         params = self.plan.params
-        found = self.agreed.cuts(params.max_bin or BINS, params.min_group or 1)
+        found = self.agreed.cuts(params.max_bin or BINS, params.min_group)
         setting = Setting(
             params=params,
             cuts=completed(found, self.plan.n_levels, self.plan.declared),

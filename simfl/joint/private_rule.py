@@ -22,9 +22,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simfl.params import PRIVATE_TREES
+from simfl.params.private import N_TREES
 
-N_TREES = PRIVATE_TREES  # 300 are within .002 of log loss; 100 make steps too long
 LOCKSTEP = 10  # trees of one step. Their learning rates add up to one: a step is never longer than Newton's
 # A row's gradient and hessian are no longer than this, per tree (of several classes sqrt(2) times that). With 1, at
 # epsilon 1: ijcnn1 +.003, SUSY +.003; with .5 AUC is better still, but bank has +.009 and default_credit +.012.

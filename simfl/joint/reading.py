@@ -14,7 +14,7 @@ from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
 from simfl.joint._part import part
 from simfl.joint.candidates import NONE, RUNNERS_UP, Columns
 from simfl.joint.level import MISSING, MOST_CELLS, Level
-from simfl.params import TrainParams
+from simfl.params import Params
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Found:
 
 def best_splits(
     level: Level, sums: tuple[Doubles, Doubles], node: tuple[Doubles, Doubles], bounds: Doubles, columns: Columns,
-    params: TrainParams,
+    params: Params,
 ) -> Found:  # fmt: skip
     """`sums`: G and H per cell; `node`: G and H per open node; `bounds`: what its values may be (constraints)."""
     n = len(level.tree)

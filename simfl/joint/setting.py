@@ -18,7 +18,7 @@ from simfl.joint import candidates, guard
 from simfl.joint.candidates import Asked, Columns, Nodes
 from simfl.joint.cuts import Cuts
 from simfl.joint.level import MISSING, Level
-from simfl.params import HALVED_FROM, RECIPES, TrainParams
+from simfl.params import HALVED_FROM, Params
 from simfl.training.schedule import lockstep
 
 DEEPEST = 24  # levels of a tree whose depth has no limit
@@ -26,6 +26,7 @@ FEW_CUTS, MANY_CUTS = 8, 24  # that a node is asked about
 NARROW, WIDEST = 256, 8  # columns; of more of them as many times more cuts, up to this
 FEW_NODES, MANY_NODES = 32, 512  # of a tree that are split in one level
 MEAN_BITS = 4  # of the mean gradient of a row, rounded at random: fewer hide more, and sums of many rows lose nothing
+COUNT_EPSILON = 0.1  # of the noise on a count of rows, a split's cells by the counts of all parties
 WORD_BITS = 30  # no total is larger, but for the rounding of each row
 Draw = Callable[[Asked, Nodes, Columns, Doubles, int], Level]
 
@@ -34,7 +35,7 @@ Draw = Callable[[Asked, Nodes, Columns, Doubles, int], Level]
 class Setting:
     """What all parties know before the first tree."""
 
-    params: TrainParams
+    params: Params
     cuts: Cuts
     n_outputs: int
     n_rows: int  # of all parties, to train on
@@ -86,12 +87,12 @@ class Setting:
     @property
     def deepest(self) -> int:
         """How many levels a tree has before it is pruned."""
-        return self.params.max_depth + (self.params.extra_depth or 0) if self.params.max_depth else DEEPEST
+        return self.params.max_depth + self.params.extra_depth if self.params.max_depth else DEEPEST
 
     @property
     def guarded(self) -> bool:
         """Whether rows are counted before gradients are summed."""
-        return (self.params.min_group or 1) > 1
+        return self.params.min_group > 1
 
     @property
     def bits(self) -> int:
@@ -101,6 +102,4 @@ class Setting:
     @cached_property
     def counting(self) -> guard.Counting:
         """How rows are counted."""
-        params = self.params
-        epsilon = params.count_epsilon or RECIPES["joint"]["count_epsilon"]
-        return guard.Counting(params.min_group or 1, len(self.parties), epsilon)
+        return guard.Counting(self.params.min_group, len(self.parties), COUNT_EPSILON)

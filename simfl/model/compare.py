@@ -19,7 +19,7 @@ from simfl.data.schema import Schema
 from simfl.errors import ProtocolError
 from simfl.model.model import ATTRIBUTE, About, Model, build, warm_start
 from simfl.model.xgboost_document import Document, WarmStart, to_document
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.training.losses import in_xgboost, loss_of
 from simfl.training.trees import LEAF, Tree
 
@@ -30,7 +30,7 @@ GrownTree = tuple[Tree, AnyArray]  # as it was grown, and the value of each leaf
 class Adopted:
     """What a party knows of the model: how the training began, and the trees of every round."""
 
-    params: TrainParams
+    params: Params
     classes: list[bool | int | float | str] | None
     base_margin: list[float]
     schema: Schema | None

@@ -66,7 +66,7 @@ class GrowingTogether:
         key_of = partial(member.key, "decision") if start.masked else None
         self.announcing = Announcing(member.name, member.run, member.identity, key_of)
         facts = ["trees", "grown together"]
-        facts += ["drawn trees"] if is_private(start.params) else [f"min_group {start.params.min_group or 1}"]
+        facts += ["drawn trees"] if is_private(start.params) else [f"min_group {start.params.min_group}"]
         sealing.shown.update(facts)
         self.now: Step | None = None
         self._answered: tuple[msg.Request, msg.Reply] | None = None  # the last question, and what was replied

@@ -17,7 +17,7 @@ from simfl.errors import ProtocolError
 from simfl.joint.machine import Labelled, Machine, Mine, Plan
 from simfl.joint.private import PrivateMachine
 from simfl.joint.shared import Shared
-from simfl.params import BINS
+from simfl.params import BINS, PrivateParams, is_private
 from simfl.party.party import Rows, Split
 from simfl.party.private_rows import budget, check_size, settings
 from simfl.privacy.guarantee import guarantee
@@ -39,9 +39,11 @@ def machine_of(
     return Machine(replace(_plan(start, split, start.params.max_bin or BINS), whole=whole), mine)
 
 
-def private_machine_of(start: msg.StartTogether, split: Split, threads: int, shared: Shared | None) -> PrivateMachine:
+def private_machine_of(
+    start: msg.StartTogether, params: PrivateParams, split: Split, threads: int, shared: Shared | None
+) -> PrivateMachine:
     """The same with epsilon: rows set aside have no part in it."""
-    params, n = start.params, len(start.parties)
+    n = len(start.parties)
     chosen = settings(params, n, split.n_features)
     plan = _plan(start, split, chosen.n_cells)
     check_size(chosen, split.n_features, plan.n_outputs)
@@ -105,7 +107,7 @@ def model_of(machine: Machine | PrivateMachine, start: msg.StartTogether, split:
         schema=_as_read(split.schema),
         gain=np.sum(machine.gains[:end], axis=0).tolist() if machine.gains else None,
         epsilon=params.epsilon,
-        delta=None if params.epsilon is None else params.delta,
+        delta=params.delta if is_private(params) else None,
         guarantee=guarantee(params, len(start.parties)),
     )
     rounds = [*machine.plan.earlier, *machine.rounds[:end]]

@@ -30,7 +30,7 @@ APART: Final = (  # what only the other recipes ask
 
 def check_recipe(rules: Rules, question: msg.Request) -> None:
     """Refuse what another recipe than the study's would ask."""
-    recipe = rules.terms.train.recipe
+    recipe = rules.terms.params.recipe
     foreign = APART if recipe == "joint" else TOGETHER
     rules.refuse_unless(not isinstance(question, foreign), f"the study's recipe is {recipe}")
 
@@ -38,16 +38,16 @@ def check_recipe(rules: Rules, question: msg.Request) -> None:
 def start(rules: Rules, question: msg.StartTogether) -> None:
     """Whether trees are grown as the study says, by those who exchanged keys."""
     terms = rules.terms
-    wanted = with_numbers(terms.train, terms.schema.names if terms.schema else None, rules.n_features)
+    wanted = with_numbers(terms.params, terms.schema.names if terms.schema else None, rules.n_features)
     for name in wanted.__struct_fields__:
         mine, theirs = getattr(wanted, name), getattr(question.params, name)
         open_seed = name == "random_state" and mine is None  # every party draws its own
         rules.refuse_unless(mine == theirs or open_seed, f"the study has {name} = {mine}, not {theirs}")
     present = question.parties
     rules.refuse_unless(present == [p for p in terms.parties if p in present], "parties are in the study's order")
-    if is_private(terms.train):
+    if is_private(terms.params):
         rules.refuse_unless(present == [*terms.parties], "with epsilon all parties take part: their noise is needed")
-        rules.refuse_unless(question.classes == declared_classes(terms.train), "the classes are those of the study")
+        rules.refuse_unless(question.classes == declared_classes(terms.params), "the classes are those of the study")
     few = f"at least {terms.min_parties} parties take part (min_parties)"
     rules.refuse_unless(len(present) >= terms.min_parties, few)
     if question.masked:
@@ -72,7 +72,7 @@ def resumed(rules: Rules, decisions: list[bytes]) -> None:
 
 def send_model(rules: Rules, question: msg.SendModel) -> None:
     """Whether the model goes to who may have it."""
-    blind = rules.terms.train.masked is not False
+    blind = rules.terms.params.masked is not False
     rules.refuse_unless(not blind or question.receiver is not None, "the hub does not get the model")
 
 

@@ -14,7 +14,7 @@ from simfl.errors import DataError, ParameterError, PrivacyError
 from simfl.joint.drawn import LEVELS_DEPTH
 from simfl.joint.private import Budget
 from simfl.joint.private_rule import PrivateSettings, private_rule
-from simfl.params import MOST_CUTS, TrainParams, declared_classes, defaults
+from simfl.params import MOST_CUTS, PrivateParams, declared_classes, defaults, is_private
 from simfl.party.party import Party, Split
 from simfl.privacy.discrete import VARIANCE
 from simfl.privacy.guarantee import MOST_VALUES, longest, not_colluding
@@ -45,7 +45,7 @@ def _refusal(fact: str) -> DataError:
     return DataError(fact, public=fact)
 
 
-def limited(split: Split, params: TrainParams) -> Split:
+def limited(split: Split, params: PrivateParams) -> Split:
     """The rows that take part: no more of a person than the study allows. A heavy row has used itself up sooner."""
     rows, most = split.training, params.max_rows_per_person
     if most is not None:
@@ -61,15 +61,15 @@ def limited(split: Split, params: TrainParams) -> Split:
 
 def check_hidden(start: msg.StartTogether, who: str) -> None:
     """Noise that parties share out hides nothing without masks."""
-    n = len(start.parties)
-    if not start.masked and not_colluding(start.params, n) > 1:
+    n, params = len(start.parties), start.params
+    if is_private(params) and not start.masked and not_colluding(params, n) > 1:
         raise PrivacyError(
-            f"{who} refuses: with colluding = {start.params.colluding} it adds a part of the noise only, which needs "
+            f"{who} refuses: with colluding = {params.colluding} it adds a part of the noise only, which needs "
             "masks. Set masked to true, or leave colluding out."
         )
 
 
-def settings(params: TrainParams, n_parties: int, n_columns: int) -> PrivateSettings:
+def settings(params: PrivateParams, n_parties: int, n_columns: int) -> PrivateSettings:
     """What the rule chooses for a study; what the study sets itself is as it says."""
     own = budget(params, n_parties)
     shared = own.noise / (VARIANCE * not_colluding(params, n_parties)) ** 0.5
@@ -88,7 +88,7 @@ def check_size(chosen: PrivateSettings, n_columns: int, n_outputs: int) -> None:
         )
 
 
-def _as_given(chosen: PrivateSettings, params: TrainParams) -> PrivateSettings:
+def _as_given(chosen: PrivateSettings, params: PrivateParams) -> PrivateSettings:
     """With what the study sets itself; what the rule made for its own number of trees is made for that of the study."""
     names = {"n_trees": "n_trees", "max_depth": "depth", "learning_rate": "learning_rate", "reg_lambda": "reg_lambda"}
     usual = defaults()
@@ -99,7 +99,7 @@ def _as_given(chosen: PrivateSettings, params: TrainParams) -> PrivateSettings:
     return replace(chosen, **fitted | given)
 
 
-def _shares(params: TrainParams) -> list[float]:
+def _shares(params: PrivateParams) -> list[float]:
     """Of the classes, as far as the study declares them."""
     n, positive = len(declared_classes(params)), params.base_score
     if positive is None or is_multi(params.objective) or not 0 < positive < 1:
@@ -107,6 +107,6 @@ def _shares(params: TrainParams) -> list[float]:
     return [1.0 - positive, positive]
 
 
-def budget(params: TrainParams, n_parties: int) -> Budget:
+def budget(params: PrivateParams, n_parties: int) -> Budget:
     """How long a row's vectors may be, and the noise of all parties together."""
     return Budget(longest(params, n_parties), (VARIANCE * n_parties) ** 0.5)

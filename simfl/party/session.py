@@ -404,11 +404,11 @@ class Session:
         private_rows.check_declared(self.party)
         private_rows.check_hidden(message, str(self.party))
         own = private_rows.limited(self.split, params)
-        machine = private_machine_of(message, own, self.n_jobs, self.shared)
+        machine = private_machine_of(message, params, own, self.n_jobs, self.shared)
         event = event_of(params)
         if event and sealing.account:
             sealing.account.charge(event)
-        sealing.begin(Noise(self._kept_noise_key(), params.epsilon or 0.0, machine.n_batches))
+        sealing.begin(Noise(self._kept_noise_key(), params.epsilon, machine.n_batches))
         return machine
 
     def _kept_noise_key(self) -> bytes:

@@ -23,10 +23,11 @@ from simfl.params import (
     BUILDER_BINS,
     COARSE_BINS,
     SPREAD,
-    PrepareParams,
-    TrainParams,
+    Params,
+    SearchParams,
     guarded_columns,
     is_private,
+    search_of,
     with_numbers,
 )
 from simfl.party import joint_terms
@@ -49,25 +50,29 @@ class Terms:
     """The study as this party approved it."""
 
     parties: tuple[str, ...]
-    prepare: PrepareParams
-    train: TrainParams
+    params: Params
     min_parties: int = 2
     schema: Schema | None = None  # where the study declares columns
 
     @property
     def masked(self) -> bool:
         """Whether sums must be masked: always, unless the study says no or there is nobody to hide among."""
-        return len(self.parties) > 1 and self.train.masked is not False
+        return len(self.parties) > 1 and self.params.masked is not False
 
     @property
     def shares_rows(self) -> bool:
         """Whether sums onto rows are sent."""
-        return len(self.parties) > 1 and bool(self.prepare.n_neighbors)
+        return len(self.parties) > 1 and bool(self.params.n_neighbors)
 
     @property
     def sums_features(self) -> bool:
         """Whether moments of the features are summed: for a common scale, or for the width of buckets."""
-        return self.shares_rows and (self.prepare.scale != "none" or self.prepare.bucket_width is None)
+        return self.shares_rows and (self.search.scale != "none" or self.search.bucket_width is None)
+
+    @property
+    def search(self) -> SearchParams:
+        """What decides which rows resemble each other."""
+        return search_of(self.params)
 
 
 @dataclass
@@ -128,7 +133,7 @@ class Rules:
         self.new[kind] = fact
 
     def _describe(self, question: msg.Describe) -> None:
-        terms = self.terms.prepare
+        terms = self.terms.params
         share = terms.validation_fraction
         self.refuse_unless(question.validation_fraction == share, f"the study sets {share:g} of the rows aside")
         seed = terms.random_state
@@ -154,7 +159,7 @@ class Rules:
         self.refuse_unless(enough, f"at least {self.terms.min_parties} parties take part (min_parties)")
 
     def _sum(self, question: msg.SumFeatures | msg.SumLabels) -> None:
-        classes, train = None, self.terms.train
+        classes, train = None, self.terms.params
         if isinstance(question, msg.SumLabels):
             classes = question.classes
             own = (question.objective, question.settings) == (train.objective, settings_of(train))
@@ -169,17 +174,17 @@ class Rules:
 
         Counts of a regression's labels would be a histogram of them.
         """
-        objective = self.terms.train.objective
+        objective = self.terms.params.objective
         few = classes is None or is_multi(objective) or len(classes) == 2
         fits = few and (classes is not None) == (labels_of(objective) == "classes")
         self.refuse_unless(fits, f"the study's objective is {objective}")
 
     @property
     def _n_hashes(self) -> int:
-        return n_hashes_of(self.terms.prepare, self.n_features)
+        return n_hashes_of(self.terms.search, self.n_features)
 
     def _hash(self, question: msg.Hash) -> None:
-        terms = self.terms.prepare
+        terms = self.terms.search
         blind = terms.matching == "blind"
         self.refuse_unless(self.terms.shares_rows, "the study looks for no similar rows")
         self.refuse_unless((question.seed is None) == blind, f"the study says matching = {terms.matching}")
@@ -196,14 +201,14 @@ class Rules:
         self._once(msg.Hash, wire.encode(question), "rows are hashed in one way")
 
     def _hash_by_trees(self, question: msg.HashByTrees) -> None:
-        blind = self.terms.prepare.matching == "blind"
-        self.refuse_unless(question.blind == blind, f"the study says matching = {self.terms.prepare.matching}")
-        self.refuse_unless(bool(self.terms.shares_rows and self.terms.train.rematch), "the study has no rematch")
+        blind = self.terms.search.matching == "blind"
+        self.refuse_unless(question.blind == blind, f"the study says matching = {self.terms.search.matching}")
+        self.refuse_unless(bool(self.terms.shares_rows and self.terms.search.rematch), "the study has no rematch")
         self.refuse_unless(question.n_hashes == self._n_hashes, "no more leaves than hash values")
         adopted = self.n_adopted + bool(question.previous)
         same = self.rematched.get(question.round, adopted) == adopted
         self.refuse_unless(same, f"the search of round {question.round} is after the same trees")
-        most = self.terms.train.n_trees.bit_length() + self.starts  # when their number doubles, or somebody is back
+        most = self.terms.params.n_trees.bit_length() + self.starts  # when their number doubles, or somebody is back
         searches = len({*self.rematched, question.round})
         self.refuse_unless(searches <= most, f"similar rows are searched at most {most} times")
         self._adopt(question.previous)
@@ -218,14 +223,14 @@ class Rules:
         """
         self.first |= self.new
         mean, deviation = (wire.unpack(array, "f8", own.mean.shape) for array in (question.mean, question.deviation))
-        if self.terms.prepare.scale == "none":
+        if self.terms.search.scale == "none":
             self.refuse_unless(bool((mean == 0).all() and (deviation == 1).all()), "the study has scale = none")
             return
         self.refuse_unless(bool((deviation > 0).all()), "a deviation is above zero")
         varies = own.deviation < WITHOUT_WEIGHT
         spread = np.where(varies, own.deviation / deviation, 0.0)  # of this party's rows, in the hub's units
         self.refuse_unless(spread.max() <= FAR, f"its rows spread more than {FAR:g} times as widely as the hub's scale")
-        n = guarded_columns(self.terms.prepare, self.n_features)
+        n = guarded_columns(self.terms.search, self.n_features)
         left = n - len({*groups[varies]} - {*groups[spread * FAR >= 1]})
         few = question.n_hashes < left
         rule = f"the hub's scale leaves {left} of {n} columns, for {question.n_hashes} hash values (L < d)"
@@ -233,13 +238,13 @@ class Rules:
 
     def check_spread(self, spread: float, question: msg.Hash) -> None:
         """Buckets must not be narrow beside the spread of this party's own rows, unless the study says how wide."""
-        wide = self.terms.prepare.bucket_width is not None or question.bucket_width >= NARROWEST * spread
+        wide = self.terms.search.bucket_width is not None or question.bucket_width >= NARROWEST * spread
         self.refuse_unless(wide, f"buckets of {question.bucket_width:g} are too narrow for this party's rows")
 
     def _match(self, question: msg.Match | msg.TakeSimilar) -> None:
-        blind = self.terms.prepare.matching == "blind"
+        blind = self.terms.search.matching == "blind"
         fits = isinstance(question, msg.TakeSimilar) == blind
-        self.refuse_unless(fits, f"the study says matching = {self.terms.prepare.matching}")
+        self.refuse_unless(fits, f"the study says matching = {self.terms.search.matching}")
         self._known_names(question.parties)
         self.refuse_unless(self.name in question.parties, "this party is one of those that are matched")
         others = {*question.parties} - {self.name}
@@ -250,9 +255,9 @@ class Rules:
         self.refuse_unless({*sized} == others and len(question.parties) == len(others) + 1, "every party is named once")
         self.refuse_unless(bool(others), "similar rows are those of other parties")
         if isinstance(question, msg.Match):
-            n = self.terms.prepare.n_neighbors
+            n = self.terms.search.n_neighbors
             self.refuse_unless(question.n_neighbors == n, f"the study has {n} similar rows per row")
-            most = self.terms.prepare.max_candidates or None
+            most = self.terms.search.max_candidates or None
             self.refuse_unless(question.max_candidates == most, f"the study's max_candidates is {most}")
         same = all(self.n_rows.get(other, n) == n for other, n in sized.items())
         self.refuse_unless(same, "a party has as many rows as before")
@@ -267,15 +272,15 @@ class Rules:
         self.refuse_unless(not strangers, f"the study has no party {strangers}")
 
     def _describe_labels(self, question: msg.DescribeLabels) -> None:
-        objective = self.terms.train.objective
-        self.refuse_unless(not is_private(self.terms.train), "the study declares the classes: nobody asks for them")
+        objective = self.terms.params.objective
+        self.refuse_unless(not is_private(self.terms.params), "the study declares the classes: nobody asks for them")
         self.refuse_unless(question.objective == objective, f"the study's objective is {objective}")
 
     def _start(self, question: msg.Start) -> None:
         terms = self.terms
         self._check_params(question.params)
         self.check_classes(question.classes)
-        several = is_multi(terms.train.objective)
+        several = is_multi(terms.params.objective)
         n_outputs = len(question.classes or ()) if several else 1
         self.refuse_unless(len(question.base_margin) == n_outputs, f"the study has {n_outputs} outputs")
         self.refuse_unless(not question.warm_start, "a study begins from nothing")
@@ -290,10 +295,11 @@ class Rules:
         self.starts, self.n_adopted, self.last_adopted = self.starts + 1, 0, -1
         self.n_outputs, self.begun = n_outputs, False
 
-    def _check_params(self, params: TrainParams) -> None:
+    def _check_params(self, params: Params) -> None:
         """The parameters are those of the study, but for what the hub settles."""
         terms = self.terms
-        wanted = with_numbers(terms.train, terms.schema.names if terms.schema else None, self.n_features)
+        wanted = with_numbers(terms.params, terms.schema.names if terms.schema else None, self.n_features)
+        self.refuse_unless(type(params) is type(wanted), f"the study has recipe = {wanted.recipe}, not {params.recipe}")
         for parameter in wanted.__struct_fields__:
             mine, theirs = getattr(wanted, parameter), getattr(params, parameter)
             may_settle = mine is None and theirs in SETTLED.get(parameter, ())
@@ -301,7 +307,7 @@ class Rules:
                 continue  # one party's own leaf values are exact
             if parameter == "rematch" and not terms.shares_rows and theirs == 0:
                 continue
-            if parameter == "label_spread" and mine is None and terms.train.objective in SPREAD:
+            if parameter == "label_spread" and mine is None and terms.params.objective in SPREAD:
                 continue  # from the label sums of all parties
             if parameter == "random_state" and mine is None:
                 continue  # the run's seed: every start has that of the first
@@ -322,7 +328,7 @@ class Rules:
     def _adopt(self, trees: list[msg.AdoptedTree]) -> None:
         """Count the rounds whose trees become part of the model."""
         if trees:
-            self.refuse_unless(self.n_adopted < self.terms.train.n_trees, "no more rounds than the study has")
+            self.refuse_unless(self.n_adopted < self.terms.params.n_trees, "no more rounds than the study has")
             self._check_number(len(trees))
             self._check_size([tree.structure for tree in trees if tree.structure is not None])
             signed = [tree.signed for tree in trees if tree.signed is not None]
@@ -387,7 +393,7 @@ class Rules:
 
     def _turn(self, question: msg.SumOntoRows | msg.Grow) -> None:
         """Whether the one builds whose turn it is."""
-        long_enough = question.word_bytes >= EXACT_BYTES or only_finds_splits(self.terms.train)
+        long_enough = question.word_bytes >= EXACT_BYTES or only_finds_splits(self.terms.params)
         self.refuse_unless(long_enough, f"the study's sums onto rows take at least {EXACT_BYTES} bytes")
         builder = question.builder if isinstance(question, msg.SumOntoRows) else self.name
         next_one = builder_of(question.round, self.terms.parties)
@@ -397,7 +403,7 @@ class Rules:
 
     def _leaf_sums(self, question: msg.SumPerLeaf) -> None:
         self.refuse_unless(question.round == self.round, "leaf sums follow the growing of their trees")
-        exact = self.terms.train.leaf_values == "global" and len(self.terms.parties) > 1
+        exact = self.terms.params.leaf_values == "global" and len(self.terms.parties) > 1
         self.refuse_unless(exact, "the study takes leaf values from the builder")
         self._check_number(len(question.trees))
         self._check_size(question.trees)
@@ -405,9 +411,9 @@ class Rules:
 
     def _check_size(self, trees: list[msg.TreeStructure]) -> None:
         """A tree has at most as many leaves as the study allows, and as its builder has rows."""
-        params, limits = self.terms.train, [max(self.n_rows.values())] if self.n_rows else []
+        params, limits = self.terms.params, [max(self.n_rows.values())] if self.n_rows else []
         if params.max_depth:
-            limits.append(2 ** (params.max_depth + (params.extra_depth or 0)))
+            limits.append(2 ** (params.max_depth + params.extra_depth))
         fits = not limits or all(t.n_nodes < 2 * min(limits) for t in trees)
         self.refuse_unless(fits, "no tree is larger than the study allows")
 

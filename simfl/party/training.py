@@ -208,13 +208,13 @@ class PartyTraining:
         ids = self.similar.rows.get(builder)
         if ids is None:
             return None
-        if (self.params.min_group or 1) > 1:  # small groups are joined by all similar rows
+        if self.params.min_group > 1:  # small groups are joined by all similar rows
             return ids.unpacked()
         return ids.to_draw_from(seed)
 
     def _sum_onto(self, similar: Ints, n_rows: int, seed: int) -> Landed:
         """Gradients and hessians, added onto the builder's rows in groups that are not too small."""
-        least, near = self.params.min_group or 1, self.similar.near
+        least, near = self.params.min_group, self.similar.near
         self.shown[f"min_group {1 if near is None else least}"] += 1
         if least == 1 or near is None:
             return sum_onto_similar(similar, self.g, self.h, n_rows, seed)

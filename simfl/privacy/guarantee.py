@@ -17,7 +17,7 @@ import math
 from typing import Any
 
 from simfl.errors import ParameterError
-from simfl.params import TrainParams
+from simfl.params import Params, PrivateParams, is_private
 from simfl.privacy.discrete import INEXACT, VARIANCE
 
 SLACK = 1e-9  # of the noise: more than the discrete law and the arithmetic of this page can lack
@@ -25,7 +25,7 @@ MOST_VALUES = 2**28  # that a party sends in a training
 MOST_INEXACT = 1e-6  # of delta: what the sampler may lack. The ledger adds runs up without it
 
 
-def not_colluding(params: TrainParams, n_parties: int) -> int:
+def not_colluding(params: PrivateParams, n_parties: int) -> int:
     """How many parties' noise is in whatever somebody sees: m - c."""
     c = n_parties - 1 if params.colluding is None else params.colluding
     if c > n_parties - 1:
@@ -35,10 +35,8 @@ def not_colluding(params: TrainParams, n_parties: int) -> int:
     return n_parties - c
 
 
-def longest(params: TrainParams, n_parties: int) -> float:
+def longest(params: PrivateParams, n_parties: int) -> float:
     """How long a row's vectors of all trees together may be, in units of which the noise of a party has 2**20."""
-    if params.epsilon is None:
-        raise ParameterError("Without epsilon there is no noise.")
     inexact = MOST_VALUES * n_parties * INEXACT * (1.0 + math.exp(min(params.epsilon, 700.0)))
     if inexact > MOST_INEXACT * params.delta:
         raise ParameterError(f"epsilon={params.epsilon:g} promises nothing with delta={params.delta:g}. Lower it.")
@@ -73,9 +71,9 @@ def _accountant() -> Any:
     return dp_accounting
 
 
-def guarantee(params: TrainParams, n_parties: int) -> str | None:
+def guarantee(params: Params, n_parties: int) -> str | None:
     """The promise, in words that can be quoted; None without epsilon."""
-    if params.epsilon is None:
+    if not is_private(params):
         return None
     numbers = f"epsilon = {params.epsilon:g} and delta = {params.delta:g}"
     return (
@@ -88,12 +86,12 @@ def guarantee(params: TrainParams, n_parties: int) -> str | None:
     )
 
 
-def _unit(params: TrainParams) -> str:
+def _unit(params: PrivateParams) -> str:
     k = params.max_rows_per_person
     return "any one row" if k is None else f"all rows of any one person (at most {k} at the party)"
 
 
-def _against(params: TrainParams, n_parties: int) -> str:
+def _against(params: PrivateParams, n_parties: int) -> str:
     c = n_parties - not_colluding(params, n_parties)
     if c == n_parties - 1:
         return "everybody, even if the hub and all other parties collude"

@@ -9,7 +9,7 @@ one.
 from collections.abc import Sequence
 
 from simfl.errors import PrivacyError
-from simfl.params import PrepareParams, guarded_columns
+from simfl.params import SearchParams, guarded_columns
 
 MOST_HASHES = 40  # the paper's own choice is min(40, d - 1)
 
@@ -23,7 +23,7 @@ def default_hashes(n_features: int) -> int:
     return min(MOST_HASHES, n_features - 1)
 
 
-def n_hashes_of(params: PrepareParams, n_features: int) -> int:
+def n_hashes_of(params: SearchParams, n_features: int) -> int:
     """The number of hash values per row: the given one, or the paper's."""
     return params.n_hashes or max(default_hashes(guarded_columns(params, n_features)), 1)
 

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from simfl.errors import FileError, PrivacyError
-from simfl.params import TrainParams
+from simfl.params import Params, is_private
 from simfl.privacy.guarantee import epsilon_of, multiplier
 from simfl.storage import locked, require_private_file, write_atomically
 
@@ -199,9 +199,9 @@ class Account:
             ) from None
 
 
-def event_of(params: TrainParams) -> Event | None:
+def event_of(params: Params) -> Event | None:
     """What a training with these parameters costs; None without noise."""
-    if params.epsilon is None:
+    if not is_private(params):
         return None
     return Event(
         multiplier=multiplier(params.epsilon, params.delta),

@@ -23,7 +23,7 @@ from simfl.federation import account
 from simfl.hub import Prepared
 from simfl.messages import Greeting
 from simfl.model import Model
-from simfl.params import TrainParams, guarded_columns, prepare_params, split
+from simfl.params import Params, guarded_columns, train_params
 from simfl.party import Rows, Session
 from simfl.party.journal import Answered
 from simfl.privacy.guarantee import guarantee
@@ -50,7 +50,7 @@ class FinishedTraining:
 
     title: str
     prepared: Prepared
-    params: TrainParams
+    params: Params
     model: Model | None  # None: the hub does not get to see it
     traffic: Traffic
     history: Sequence[TreeRecord] = ()  # where there is no model
@@ -81,12 +81,12 @@ class FinishedTraining:
             protections=protections(self.traffic.observed(), guarded_columns(prepared.params, prepared.n_features)),
             guarantee=guarantee(self.params, len(prepared.parties)),
             importance=evaluation.importance(self.model, None) if self.model else [],
-            settings=to_builtins(prepared.params) | to_builtins(self.params),
+            settings=to_builtins(self.params),
             versions=versions(),
         )
 
 
-def _headline(params: TrainParams) -> str:
+def _headline(params: Params) -> str:
     """The metric that the report speaks of."""
     return "logloss" if labels_of(params.objective) == "classes" else loss_of(params).metrics[0]
 
@@ -184,7 +184,7 @@ def as_sent(known: RunRecord, session: Session, parameters: dict[str, Any], answ
     record = replace(known, title=f"{known.title}, as {session.name} sees it", notes=notes)
     if not answered:
         return record
-    guarded = guarded_columns(prepare_params(**split(parameters)[0]), session.split.n_features)
+    guarded = guarded_columns(train_params(**parameters), session.split.n_features)
     shown = Counter(fact for entry in answered for fact in entry.shows)
     traffic = {session.name: _traffic(answered)}
     return replace(record, protections=protections(shown, guarded), traffic=traffic, timeline=[])

@@ -19,7 +19,7 @@ import msgspec
 
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import FileError
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.privacy.observed import Protection
 from simfl.storage import write_atomically
 
@@ -198,7 +198,7 @@ class Recorder(Callback):
         self.folder, self.title, self.parties, self.command = folder, title, list(parties), command
         self.written = 0.0
 
-    def before_training(self, parties: Sequence[str], params: TrainParams) -> None:
+    def before_training(self, parties: Sequence[str], params: Params) -> None:
         self.begun = time.time()
         self.record = RunRecord(
             title=self.title,

@@ -13,11 +13,10 @@ import msgspec
 from scipy import sparse
 
 from simfl import baselines
-from simfl import params as parameters
-from simfl.callbacks import Callback
+from simfl.callbacks import Callback, default_callbacks
 from simfl.federation import Preparation, train, train_and_keep
 from simfl.model import Model
-from simfl.params import TrainParams, train_params
+from simfl.params import Params, of_recipe, train_params, without_noise
 from simfl.party import Party
 from simfl.report.evaluation import HeldOut, scores
 from simfl.report.words import JOINT, model_name
@@ -51,7 +50,7 @@ class Comparison:
     results: list[Result]
     models: dict[tuple[str, str | None], Model]
     ready: Preparation
-    params: TrainParams
+    params: Params
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -79,7 +78,8 @@ def compare(
     ready: list[Preparation] = []
 
     def train_simfl() -> Model:
-        model, prepared = train_and_keep(parties, callbacks, params)
+        shown = default_callbacks() if callbacks is None else callbacks
+        model, prepared = train_and_keep(parties, shown, params)
         ready.append(prepared)
         return model
 
@@ -100,7 +100,7 @@ def compare(
         sent = sum(_size(p.rows.X) for p in parties) if method == "ALL-IN" else model.n_bytes
         known: dict[str, Any] = {"seconds": seconds, "bytes": sent, "rounds": model.n_trees}
         results.append(Result(method=method, party=party, **known, **_by_field(scores(model, held_out))))
-    return Comparison(results, models, ready[0], train_params(**parameters.split(params)[1]))
+    return Comparison(results, models, ready[0], train_params(**params))
 
 
 def _by_field(found: dict[str, float | None]) -> dict[str, Any]:
@@ -112,16 +112,14 @@ def _by_field(found: dict[str, float | None]) -> dict[str, Any]:
 
 def _without_noise(params: dict[str, Any]) -> dict[str, Any]:
     """What the methods beside SimFL are trained with: they stop by validation rows, and have no noise."""
-    noise = ("epsilon", "delta", *parameters.PRIVATE_ONLY)
-    return baselines.STOPPING | {name: value for name, value in params.items() if name not in noise}
+    return baselines.STOPPING | without_noise(params)
 
 
 def _joint_params(params: dict[str, Any]) -> dict[str, Any] | None:
     """The same training with trees grown together; None where that is SimFL's own recipe, or does not apply."""
     if params.get("recipe") == "joint":
         return None
-    kept = {name: value for name, value in params.items() if name not in (*parameters.NOT_JOINT, "eval_metric")}
-    return kept | {"recipe": "joint"}
+    return of_recipe("joint", {name: value for name, value in params.items() if name != "eval_metric"})
 
 
 def _size(X: Any) -> int:

@@ -23,7 +23,7 @@ from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
 from simfl.errors import ParameterError
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.training._histograms import by_level, grow, pack
 from simfl.training.trees import LEAF, Tree, children, deeper
 
@@ -66,7 +66,7 @@ class Histogrammed:
         return len(self.entries.start) - 1
 
 
-def fits(params: TrainParams) -> bool:
+def fits(params: Params) -> bool:
     """Whether trees of these parameters can be grown here. If not, XGBoost grows them."""
     bound = params.monotone_constraints or params.interaction_constraints or params.max_delta_step
     shallow = 0 < deeper(params).max_depth <= DEEPEST
@@ -176,7 +176,7 @@ class HistogramGrower:
     With several threads the parts of a large tree that begin at depth `TOP` are grown side by side: the same tree.
     """
 
-    def __init__(self, rows: Histogrammed, params: TrainParams) -> None:
+    def __init__(self, rows: Histogrammed, params: Params) -> None:
         self.rows, self.params, self.threads = rows, deeper(params), 1
         n, n_bins, n_entries = rows.n_rows, int(rows.columns.first[-1]), len(rows.entries.bin)
         self._order, self._packed = np.empty(n, np.int32), np.empty(n, np.int64)

@@ -9,11 +9,11 @@ import numpy as np
 from numba import njit
 
 from simfl.arrays import Doubles, Floats, Ints, Mask
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.training.trees import LEAF, Tree, children
 
 
-def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
+def prune(tree: Tree, G: Doubles, H: Doubles, params: Params) -> tuple[Tree, Floats]:
     """The pruned tree with its leaf values, and the value that each leaf of the old tree now has.
 
     `G` and `H` are the sums over all parties in each of the old leaves.
@@ -31,14 +31,14 @@ def prune(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree
     return _without(tree, kept, stays, value), value[end[tree.leaves]]
 
 
-def keep_all(tree: Tree, G: Doubles, H: Doubles, params: TrainParams) -> tuple[Tree, Floats]:
+def keep_all(tree: Tree, G: Doubles, H: Doubles, params: Params) -> tuple[Tree, Floats]:
     """The tree as it was grown, with leaf values from the sums of all parties, within the constraints on columns."""
     weights = _bounded(tree, tree.feature != LEAF, weight(node_sums(tree, G), node_sums(tree, H), params), params)
     values = (params.learning_rate * weights[tree.leaves]).astype(np.float32)
     return tree.with_leaf_values(values), values
 
 
-def most_leaves(params: TrainParams) -> int:
+def most_leaves(params: Params) -> int:
     """How many leaves a tree of this depth can have."""
     return 1 << (params.max_depth or 31)
 
@@ -51,7 +51,7 @@ def node_sums(tree: Tree, leaf_values: Doubles) -> Doubles:
     return sums
 
 
-def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: TrainParams, n_features: int) -> Doubles:
+def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: Params, n_features: int) -> Doubles:
     """What the splits of each feature gained for all parties together. `kept` is `tree` after the pruning."""
     gains, before = np.zeros(n_features), np.zeros(len(kept.left), dtype=np.int64)
     own = score(node_sums(tree, G), node_sums(tree, H), params)
@@ -59,7 +59,7 @@ def gain_of_features(tree: Tree, kept: Tree, G: Doubles, H: Doubles, params: Tra
     return gains
 
 
-def weight(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
+def weight(G: Doubles, H: Doubles, params: Params) -> Doubles:
     """XGBoost's best value of a node with these sums, before shrinkage."""
     shrunk = np.sign(G) * np.maximum(np.abs(G) - params.reg_alpha, 0.0)
     below = H + params.reg_lambda
@@ -68,13 +68,13 @@ def weight(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
     return np.clip(value, -limit, limit) if limit else value
 
 
-def score(G: Doubles, H: Doubles, params: TrainParams) -> Doubles:
+def score(G: Doubles, H: Doubles, params: Params) -> Doubles:
     """Twice the loss that the node's best value removes, as XGBoost computes it."""
     w = weight(G, H, params)
     return -(2 * G * w + (H + params.reg_lambda) * w * w) - 2 * params.reg_alpha * np.abs(w)
 
 
-def _bounded(tree: Tree, kept: Mask, weights: Doubles, params: TrainParams) -> Doubles:
+def _bounded(tree: Tree, kept: Mask, weights: Doubles, params: Params) -> Doubles:
     """The weights of all nodes, changed so that no constraint on a column is broken.
 
     The builder has kept the constraints for its own sums; the sums of all parties ask for other values. As in

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from simfl.arrays import AnyArray, Floats, Ints, Mask, Table
 from simfl.errors import ParameterError
-from simfl.params import TrainParams
+from simfl.params import Params
 from simfl.training import ubjson
 
 LEAF = -1
@@ -75,7 +75,7 @@ class Grower:
     does it: those left out get gradients of zero.
     """
 
-    def __init__(self, rows: xgb.QuantileDMatrix, params: TrainParams, threads: int) -> None:
+    def __init__(self, rows: xgb.QuantileDMatrix, params: Params, threads: int) -> None:
         self.rows, self.params, self.threads = rows, deeper(params), threads
         self._trees_per_booster = 1 if params.colsample_bytree < 1 else TREES_PER_BOOSTER
         self._booster: xgb.Booster | None = None
@@ -96,7 +96,7 @@ class Grower:
         return from_booster(self._booster)
 
 
-def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, Any]:
+def xgboost_params(params: Params, seed: int, threads: int) -> dict[str, Any]:
     """Our parameters as XGBoost takes them."""
     names = (
         "learning_rate max_depth min_child_weight gamma reg_lambda reg_alpha max_delta_step subsample colsample_bytree "
@@ -113,7 +113,7 @@ def xgboost_params(params: TrainParams, seed: int, threads: int) -> dict[str, An
     return given | fixed | {"seed": seed, "nthread": threads}
 
 
-def deeper(params: TrainParams) -> TrainParams:
+def deeper(params: Params) -> Params:
     """The parameters of a tree that is going to be pruned: deeper, with all bounds left to the pruning."""
     if not params.extra_depth or not params.max_depth:
         return params

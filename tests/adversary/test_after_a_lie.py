@@ -83,7 +83,7 @@ def test_keys_that_were_refused_are_not_used():
     session = Session(parties[0], terms=terms_of(**STUDY), run="r")  # the parties' secret comes with the keys
     session.handle(msg.Describe(version=msg.VERSION, validation_fraction=0.0, seed=5))
     session.handle(keys_with(session, "p1", "p2"))
-    train = session.rules.terms.train
+    train = session.rules.terms.params
     mask = msg.Masking(step=0, parties=[*NAMES])
     question = msg.SumLabels(objective=train.objective, settings=settings_of(train), classes=[0, 1], mask=mask)
     session.handle(question)

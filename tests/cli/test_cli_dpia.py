@@ -87,7 +87,7 @@ def test_with_a_joint_study_the_promise_is_the_one_of_the_model(tmp_path):
     write_files(tmp_path, 'recipe = "joint"\nepsilon = 3.0\nrows = 400\n')
     study = tmp_path / "study.toml"
     study.write_text(study.read_text().replace('= "number"', "= { low = 0, high = 3000 }"))
-    params = read_study(study).params()[1]
+    params = read_study(study).params()
     filing = gather(study, tmp_path / "party.toml", made_up([]))
     assert filing.guarantee == guarantee(params, 2)
     assert "adding or removing any one row" in filing.guarantee

@@ -83,7 +83,7 @@ def test_both_runs_pass_the_handshake_and_only_the_first_starts(federation):
         end.open("north", federation.kits / "north")
         question = endpoints.msg.Greet(version=endpoints.msg.VERSION, simfl=version("simfl"), run=run, study=study)
         assert end.answer(question).problems == []
-    event = endpoints.event_of(first.study.params()[1])
+    event = endpoints.event_of(first.study.params())
     first.session.sealing.account.charge(event)
     with pytest.raises(endpoints.PrivacyError, match="has spent epsilon 4 "):
         second.session.sealing.account.charge(event)

@@ -197,4 +197,4 @@ def test_parameters_of_another_recipe_are_refused_in_a_study(federation):
     text = federation.study.read_text().replace("min_group", "n_hashes = 3\nmin_group")
     with pytest.raises(StudyError, match=r"\[parameters\] n_hashes=3 is not available with recipe='joint'"):
         parse_study(text)
-    assert read_study(federation.study).params()[1].min_group == 5
+    assert read_study(federation.study).params().min_group == 5

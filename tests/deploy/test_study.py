@@ -92,7 +92,7 @@ def test_how_many_parties_a_training_needs_to_continue():
 def test_the_columns_of_a_study_are_a_schema():
     found = study('[columns]\na = "number"\nb = ["x", "z"]\n[parameters]\nn_trees = 7')
     assert found.schema == Schema.from_toml({"a": "number", "b": ["x", "z"]})
-    assert found.params()[1].n_trees == 7
+    assert found.params().n_trees == 7
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path):

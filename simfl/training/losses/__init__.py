@@ -15,7 +15,7 @@ import numpy as np
 
 from simfl.arrays import Floats
 from simfl.errors import ParameterError
-from simfl.params import SETTINGS, TrainParams
+from simfl.params import SETTINGS, Params
 from simfl.training.losses.base import AUC, GROWTH, Labels, Loss, finished, shortened
 from simfl.training.losses.classes import Logistic, Softprob
 from simfl.training.losses.numbers import PseudoHuber, SquaredError
@@ -53,7 +53,7 @@ LOSSES: dict[str, type[Loss]] = {
 }
 
 
-def loss_of(params: TrainParams) -> Loss:
+def loss_of(params: Params) -> Loss:
     """The objective of a training. Where the spread of the labels is not known yet, it is one."""
     more: dict[str, Any] = {} if params.label_spread is None else {"label_spread": params.label_spread}
     if params.eval_metric is not None:
@@ -61,12 +61,12 @@ def loss_of(params: TrainParams) -> Loss:
     return loss_named(params.objective, {**settings_of(params), **more})
 
 
-def only_finds_splits(params: TrainParams) -> bool:
+def only_finds_splits(params: Params) -> bool:
     """Whether sums onto rows may be rounded at random: leaf values come from other sums, and sizes are known."""
     return loss_of(params).ordinary is not None and params.leaf_values != "builder"
 
 
-def with_spread(params: TrainParams, label_sums: Sequence[float], weight: float) -> TrainParams:
+def with_spread(params: Params, label_sums: Sequence[float], weight: float) -> Params:
     """The parameters with the spread of the labels, where the objective needs it and it is not given.
 
     It is a power of two, so that gradients in this unit are exact.
@@ -107,7 +107,7 @@ def _made(objective: str, settings: tuple[tuple[str, Any], ...]) -> Loss:
     return loss
 
 
-def check_start(params: TrainParams) -> None:
+def check_start(params: Params) -> None:
     """Refuse a start value that the objective cannot begin with."""
     given = params.base_score
     wrong = None if given is None else loss_of(params).wrong_start(given)
@@ -117,12 +117,12 @@ def check_start(params: TrainParams) -> None:
         raise ParameterError(f"base_score={given} is not possible: {wrong}.")
 
 
-def settings_of(params: TrainParams) -> dict[str, Any]:
+def settings_of(params: Params) -> dict[str, Any]:
     """What an objective reads beside its name, in XGBoost's words."""
     return {name: getattr(params, name) for name in SETTINGS.get(params.objective, {})}
 
 
-def in_xgboost(params: TrainParams) -> dict[str, Any]:
+def in_xgboost(params: Params) -> dict[str, Any]:
     """The objective with its settings, in XGBoost's words."""
     return {"objective": params.objective, **settings_of(params)}
 

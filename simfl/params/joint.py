@@ -1,0 +1,16 @@
+"""The recipe in which all parties grow every tree together, from sums over all rows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simfl.params.tree import Positive, TreeParams
+
+MOST_CUTS: Final = 254  # of one column: a bin must fit one byte, beside missing values
+HALVED_FROM: Final = 200_000  # rows of all parties: from here on half of them do for a tree, in two thirds of the time
+
+
+class JointParams(TreeParams, frozen=True, kw_only=True, tag="joint"):
+    """Trees of all parties: nothing is looked for, nobody builds."""
+
+    min_group: Positive = 30
