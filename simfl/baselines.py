@@ -20,7 +20,18 @@ from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
 from simfl.federation import gather, train
 from simfl.model import Model
-from simfl.params import BINS, Params, SimilarParams, builder_bins, cores, of_recipe, train_params, with_numbers
+from simfl.params import (
+    BINS,
+    NAMES,
+    Params,
+    SimilarParams,
+    builder_bins,
+    cores,
+    of_recipe,
+    refuse_unknown,
+    train_params,
+    with_numbers,
+)
 from simfl.party import Party, Rows, Split
 from simfl.training.losses import Loss, in_matrix, is_multi, loss_of, settings_of
 from simfl.training.losses.base import RISING
@@ -33,6 +44,7 @@ STOPPING: Final = {"validation_fraction": 0.2, "early_stopping_rounds": 20}
 
 def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None, **params: Any) -> Model:
     """Tree-based federated learning: parties take turns, each on its own rows only, with its own leaf values."""
+    refuse_unknown(params, NAMES)
     own = of_recipe("paper", params)
     if params.get("recipe") != "paper" and own.get("max_bin") is None:  # bins as coarse as those it is compared with
         n_rows = sum(len(party.rows.y) for party in parties) * (1 - own.get("validation_fraction", 0.0))

@@ -4,6 +4,7 @@
 all rows are one party's. Parameters and defaults are those of `simfl.params`; `objective=None` is what fits the labels.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -43,11 +44,20 @@ class _Given:
     eval_set: Any = None
 
 
+def _listed(init: Any) -> Any:
+    """A constructor as scikit-learn reads it: with the parameters that there are, and no door for others."""
+    signature = inspect.signature(init)
+    shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    init.__signature__ = signature.replace(parameters=shown)
+    return init
+
+
 class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
     """What all estimators share."""
 
     model_: Model
 
+    @_listed
     def __init__(
         self,
         *,

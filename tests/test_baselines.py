@@ -99,7 +99,7 @@ def test_tfl_trees_are_each_builders_own(halves, table):
 
 
 def test_tfl_is_tfl_whatever_else_is_asked(halves):
-    asked = simfl.baselines.tfl(halves, n_neighbors=5, leaf_values="global", callbacks=[], **FEW)
+    asked = simfl.baselines.tfl(halves, n_neighbors=5, callbacks=[], **FEW)
     assert asked.booster.get_dump() == simfl.baselines.tfl(halves, callbacks=[], **FEW).booster.get_dump()
 
 
@@ -173,4 +173,4 @@ def test_baselines_stop_early_on_the_same_kind_of_validation_rows(halves):
     model = simfl.baselines.all_in(halves, random_state=0, **params)
     assert model.n_trees < 60
     assert "logloss" in model.history[-1].validation
-    simfl.baselines.tfl(halves, extra_depth=2, rematch=50, random_state=0, **params)  # one set of parameters for all
+    simfl.baselines.tfl(halves, rematch=50, random_state=0, **params)  # one set of parameters for all

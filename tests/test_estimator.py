@@ -1,5 +1,3 @@
-import inspect
-
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -18,7 +16,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import simfl
 from simfl.data.schema import Schema
 from simfl.errors import DataError, SimFLError
-from simfl.params import defaults
 
 FEW = {"n_trees": 4, "random_state": 0, "n_jobs": 1}
 BOTH = [simfl.SimFLClassifier, simfl.SimFLRegressor]
@@ -40,21 +37,6 @@ def site(labels):
 )
 def test_the_estimators_keep_scikit_learns_rules(estimator, check):
     check(estimator)
-
-
-@pytest.mark.parametrize(
-    ("kind", "own"),
-    [
-        (simfl.SimFLClassifier, {"objective": None}),
-        (simfl.SimFLRegressor, {"objective": "reg:squarederror"}),
-        (simfl.SimFLSurvival, {}),
-    ],
-)
-def test_the_signature_shows_the_parameters_and_their_defaults(kind, own):
-    shown = {name: p.default for name, p in inspect.signature(kind).parameters.items()}
-    assert shown == {name: value for name, value in defaults().items() if name != "objective"} | own
-    for name, default in own.items():
-        assert f"{name} (default {default!r})" in kind.__doc__
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -33,10 +33,10 @@ import pytest
 import simfl
 from simfl import hub, wire
 from simfl import messages as msg
-from simfl.params import prepare_params, train_params
+from simfl.params import prepare_params
 from simfl.preprocessing.lsh import HashFamily
 from simfl.preprocessing.tables import HashValues, merge_tables
-from tests.wire import recorded, similar_rows
+from tests.wire import recorded, settled, similar_rows
 from tests.wire import row_sums as words_of
 
 A = np.array([[0.2, 0.5, 0.4, 0], [1.5, 0.5, 0.3, 0], [3.1, 2.5, 1.5, 0]])
@@ -49,7 +49,7 @@ SETTINGS = {
     "max_depth": 1,
     "min_child_weight": 0.0,
 }
-RECIPES = {"paper": {}, "default": {"extra_depth": 0, "subsample": 1.0}}
+RECIPES = {"paper": {}, "similar": {"extra_depth": 0, "subsample": 1.0}}
 
 
 def both():
@@ -64,7 +64,7 @@ def played():
     def play(recipe):
         transport = recorded(both())
         prepared = hub.prepare(transport, prepare_params(recipe="paper", bucket_width=1.0, random_state=0))
-        return transport, hub.train(transport, prepared, train_params(recipe=recipe, **SETTINGS | RECIPES[recipe]))
+        return transport, hub.train(transport, prepared, settled(recipe=recipe, **SETTINGS | RECIPES[recipe]))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HashFamily, "draw", lambda *args, **kwargs: family)
@@ -122,7 +122,7 @@ def test_every_leaf_value_of_the_paper(played):
 
 
 def test_every_leaf_value_from_all_rows(played):
-    transport, training = played("default")
+    transport, training = played("similar")
     sums = {
         party: (wire.unpack(reply.gradients[0], "i8", (2,)), wire.unpack(reply.hessians[0], "i8", (2,)))
         for party, _, reply in transport.log

@@ -1,82 +1,83 @@
-import msgspec
+import inspect
+
 import numpy as np
 import pytest
 
 import simfl
 from simfl.errors import ParameterError, PrivacyError, UnknownParameterError
-from simfl.params import NAMES, RECIPES, builder_bins, defaults, descriptions, prepare_params, split, train_params
+from simfl.params import (
+    NAMES,
+    PREPARE_NAMES,
+    RECIPES,
+    builder_bins,
+    defaults,
+    descriptions,
+    prepare_params,
+    train_params,
+)
 
 
-@pytest.mark.parametrize("recipe", list(RECIPES))
-def test_a_recipe_fills_in_what_is_not_given(recipe):
-    filled = {
-        **msgspec.structs.asdict(prepare_params(recipe=recipe)),
-        **msgspec.structs.asdict(train_params(recipe=recipe)),
-    }
-    assert {name: filled[name] for name in RECIPES[recipe]} == RECIPES[recipe]
+def test_a_recipe_has_values_of_its_own():
+    similar, paper, joint = (train_params(recipe=recipe) for recipe in RECIPES)
+    assert train_params() == similar
+    assert (similar.n_neighbors, similar.matching, similar.min_group, similar.rematch) == (5, "blind", 1, 50)
+    assert (paper.n_neighbors, paper.matching, paper.bucket_width, paper.leaf_values) == (1, "shared", 4.0, "builder")
+    assert (joint.n_neighbors, joint.min_group, joint.leaf_values) == (0, 30, "global")
 
 
 def test_a_recipe_leaves_what_is_given():
-    stage1 = prepare_params(recipe="paper", n_neighbors=7, bucket_width=1.5, scale="standard")
-    assert (stage1.n_neighbors, stage1.bucket_width, stage1.scale) == (7, 1.5, "standard")
-    assert train_params(recipe="paper", leaf_values="global").leaf_values == "global"
+    given = prepare_params(recipe="paper", n_neighbors=7, bucket_width=1.5)
+    assert (given.n_neighbors, given.bucket_width) == (7, 1.5)
 
 
-@pytest.mark.parametrize("params", [{}, {"n_neighbors": 2}])
-def test_default_is_another_name_of_similar(params):
-    default, similar = prepare_params(**params), prepare_params(recipe="similar", **params)
-    assert msgspec.structs.replace(similar, recipe="default") == default
-    assert msgspec.structs.replace(train_params(recipe="similar"), recipe="default") == train_params()
-
-
-def test_joint_has_values_of_its_own():
-    stage1, stage2 = prepare_params(recipe="joint"), train_params(recipe="joint")
-    assert (stage1.n_neighbors, stage2.min_group, stage2.leaf_values) == (0, 30, "global")
-    assert stage2.count_epsilon == 0.1
+def test_no_recipe_has_more_than_it_can_read():
+    counts = {recipe: len({*struct.__struct_fields__} & {*NAMES}) + 1 for recipe, struct in RECIPES.items()}
+    assert max(counts.values()) <= 35, counts
+    assert len(NAMES) <= 45
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"n_hashes": 5}, {"matching": "shared"}, {"n_neighbors": 2}, {"scale": "none"}],
-)
-def test_joint_refuses_what_belongs_to_a_search(given):
-    with pytest.raises(ParameterError, match="not available with recipe='joint': no similar rows"):
-        prepare_params(recipe="joint", **given)
-
-
-@pytest.mark.parametrize(
-    "given",
+    ("recipe", "given", "owners"),
     [
-        {"rematch": 10},
-        {"leaf_values": "builder"},
+        ("joint", {"n_hashes": 5}, "recipe='similar' and recipe='paper' only"),
+        ("joint", {"matching": "shared"}, "recipe='similar' and recipe='paper' only"),
+        ("joint", {"n_neighbors": 0}, "recipe='similar' and recipe='paper' only"),
+        ("joint", {"rematch": 10}, "recipe='similar' only"),
+        ("paper", {"rematch": 10}, "recipe='similar' only"),
+        ("similar", {"epsilon": 2.0}, "recipe='joint' only"),
+        ("paper", {"epsilon": 2.0, "rows": 40}, "recipe='joint' only"),
+        ("similar", {"rows": 40}, "recipe='joint' only"),
+        ("joint", {"rows": 40}, "recipe='joint' with epsilon only"),
     ],
 )
-def test_joint_refuses_what_belongs_to_a_builder(given):
-    with pytest.raises(ParameterError, match=f"^{next(iter(given))}=.* is not available with recipe='joint'"):
-        train_params(recipe="joint", **given)
+def test_a_parameter_of_another_recipe_is_refused_with_the_recipes_name(halves, recipe, given, owners):
+    name = next(iter(given))
+    for refuses in (train_params, lambda **params: simfl.train(halves, **params)):
+        with pytest.raises(ParameterError, match=f"^{name} is a parameter of {owners}.*[Ll]eave"):
+            refuses(recipe=recipe, **given)
 
 
-@pytest.mark.parametrize("recipe", ["default", "similar", "paper"])
-def test_a_knob_of_joint_is_refused_elsewhere(recipe):
-    with pytest.raises(ParameterError, match=r"is a parameter of recipe='joint' only\. Leave it out"):
-        train_params(recipe=recipe, count_epsilon=1.0)
+@pytest.mark.parametrize("name", ["leaf_values", "extra_depth", "label_spread"])
+def test_what_a_training_settles_is_no_parameter(halves, name):
+    with pytest.raises(UnknownParameterError, match=f"no parameter '{name}'"):
+        simfl.train(halves, **{name: 1})
 
 
-@pytest.mark.parametrize("recipe", ["default", "similar", "paper"])
-def test_epsilon_is_refused_elsewhere(recipe):
-    said = (
-        "epsilon is a parameter of recipe='joint': there everything that leaves a party is differentially private. "
-        "Set recipe='joint', or leave epsilon out."
-    )
-    rng = np.random.default_rng(0)
-    parties = [simfl.Party(name, rng.normal(size=(20, 3)), np.arange(20) % 2) for name in "ab"]
-    for refuses in (prepare_params, train_params, lambda **given: simfl.train(parties, **given)):
-        with pytest.raises(ParameterError) as refused:
-            refuses(recipe=recipe, epsilon=2.0)
-        assert str(refused.value) == said
-    with pytest.raises(ParameterError) as refused:
-        train_params(recipe=recipe, epsilon=2.0, rows=40)  # what goes with it is not named first
-    assert str(refused.value) == said
+@pytest.mark.parametrize(
+    ("door", "names"),
+    [
+        (simfl.train, NAMES),
+        (simfl.prepare, PREPARE_NAMES),
+        (simfl.SimFLClassifier, NAMES),
+        (simfl.SimFLRegressor, NAMES),
+        (simfl.SimFLSurvival, NAMES),
+    ],
+)
+def test_signatures_list_every_parameter_with_its_default(door, names):
+    listed = {n: p.default for n, p in inspect.signature(door).parameters.items() if n in NAMES}
+    own = {"objective": None} if isinstance(door, type) else {"recipe": None} if door is simfl.train else {}
+    assert [*listed] == [*names]
+    assert listed == {name: defaults()[name] for name in names} | own
 
 
 def test_zero_neighbors_are_a_choice_and_not_a_gap():
@@ -86,18 +87,6 @@ def test_zero_neighbors_are_a_choice_and_not_a_gap():
 def test_every_parameter_has_a_description_and_a_default():
     assert set(descriptions()) == set(defaults()) == set(NAMES)
     assert all(text.strip() for text in descriptions().values())
-
-
-def test_parameters_of_both_stages_have_one_default():
-    shared = set(prepare_params().__struct_fields__) & set(train_params().__struct_fields__)
-    assert shared == {"recipe", "masked", "epsilon", "random_state", "n_jobs"}
-    assert all(getattr(prepare_params(), name) == getattr(train_params(), name) for name in shared)
-
-
-def test_the_parameters_are_sorted_by_stage():
-    first, second = split({"n_hashes": 3, "n_trees": 5, "random_state": 1})
-    assert first == {"n_hashes": 3, "random_state": 1}
-    assert second == {"n_trees": 5, "random_state": 1}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +108,6 @@ def test_the_parameters_are_sorted_by_stage():
         ("min_child_weight", -0.1),
         ("early_stopping_rounds", 0),
         ("objective", "rank:ndcg"),
-        ("leaf_values", "mean"),
         ("recipe", "papre"),
         ("random_state", -1),
     ],
@@ -140,7 +128,6 @@ def test_a_value_out_of_range_is_refused_by_name(name, value):
         ("known_features", -1),
         ("validation_fraction", 1.0),
         ("validation_fraction", -0.1),
-        ("scale", "minmax"),
         ("hash_law", "levy"),
     ],
 )
@@ -150,7 +137,7 @@ def test_a_stage_1_value_out_of_range_is_refused_by_name(name, value):
 
 
 def test_a_wrong_choice_is_told_the_possible_ones():
-    with pytest.raises(ParameterError, match=r"default.*paper"):
+    with pytest.raises(ParameterError, match=r"similar.*paper"):
         train_params(recipe="papre")
 
 
@@ -256,4 +243,4 @@ def test_builders_bins_follow_from_parties_and_rows(n_parties, rows_each, given,
 
 def test_a_study_that_would_continue_from_a_model_learns_where_that_works():
     with pytest.raises(UnknownParameterError, match="between machines a training begins from nothing"):
-        split({"init_model": "model.ubj"})
+        train_params(init_model="model.ubj")

@@ -6,6 +6,7 @@ Tests open, drive and look into parties only through this module: what a party i
 import json
 from collections import defaultdict
 
+import msgspec
 import numpy as np
 
 import simfl
@@ -14,7 +15,7 @@ from simfl import messages as msg
 from simfl import model as models
 from simfl.errors import PartyLost
 from simfl.hub.journal import open_journal
-from simfl.params import prepare_params, split, train_params
+from simfl.params import RECIPES, train_params
 from simfl.party import Session
 from simfl.privacy import boxes
 from simfl.privacy.tokens import secret_of
@@ -146,15 +147,26 @@ def by_party(log):
     return found
 
 
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+def settled(**given):
+    """The parameters of a training: also those that only a recipe or a training sets; what it does not read goes."""
+    struct = RECIPES[given.get("recipe", "similar")]
+    by_recipe = {name: given.pop(name) for name in ("leaf_values", "extra_depth") if name in given}
+    read = {name: v for name, v in given.items() if name != "rematch" or name in struct.__struct_fields__}
+    return msgspec.structs.replace(train_params(**read), **by_recipe)
+
+
 # --- runs and their results ------------------------------------------------------------------------------------------
 
 
 def train(transport, journal=None, callbacks=(), min_parties=None, **params):
     """Both stages, as the hub runs them."""
-    first, second = split(params)
-    prepared = hub.prepare(transport, prepare_params(**first))
+    checked = settled(**params)
+    prepared = hub.prepare(transport, checked)
     recovery = hub.Recovery(journal or open_journal(), min_parties)
-    return hub.train(transport, prepared, train_params(**second), callbacks=callbacks, recovery=recovery)
+    return hub.train(transport, prepared, checked, callbacks=callbacks, recovery=recovery)
 
 
 def bits(training):
@@ -190,8 +202,8 @@ def joint_sessions(members, secret=3, folder=None, **given):
 
 def grow_together(transport, journal=None, callbacks=(), min_parties=None, **params):
     """The joint recipe, as the hub runs it, and the model as its receiver opens it."""
-    first, second = split({"recipe": "joint"} | params)
-    prepared, checked = hub.prepare(transport, prepare_params(**first)), train_params(**second)
+    checked = settled(**{"recipe": "joint"} | params)
+    prepared = hub.prepare(transport, checked)
     key = boxes.new_key() if checked.masked else None
     order = hub.JointOrder(key and msg.SignedKey(key=boxes.public_half(key)))
     recovery = hub.Recovery(journal or hub.open_joint_journal(), min_parties)

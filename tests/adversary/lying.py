@@ -6,12 +6,11 @@ import simfl
 from simfl import messages as msg
 from simfl import wire
 from simfl.errors import PrivacyError
-from simfl.params import prepare_params, split, train_params
 from simfl.party import Session
 from simfl.party.terms import Terms
 from simfl.privacy.keys import Keys
 from simfl.privacy.tokens import secret_of
-from tests.wire import Between, Recorder, rows, train
+from tests.wire import Between, Recorder, rows, settled, train
 
 NAMES = ("p0", "p1", "p2")
 STUDY = {"n_trees": 6, "max_depth": 3, "rematch": 3, "random_state": 5, "masked": True}
@@ -22,8 +21,7 @@ class Reached(Exception):  # noqa: N818 - the run is where the test wants it
 
 
 def terms_of(**study):
-    first, second = split(study)
-    return Terms(NAMES, prepare_params(**first), train_params(**second))
+    return Terms(NAMES, settled(**study))
 
 
 def sessions(identity=None, folder=None, **study):

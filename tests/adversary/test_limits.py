@@ -146,7 +146,7 @@ class Losing(LocalTransport):
 def test_an_honest_hub_that_loses_parties_breaks_no_rule():
     names = (*NAMES, "p3")
     study = STUDY | {"n_trees": 8}
-    terms = Terms(names, terms_of(**study).prepare, terms_of(**study).train)
+    terms = Terms(names, terms_of(**study).params)
     members = [simfl.Party(name, *rows(40, i)) for i, name in enumerate(names)]
     parties = [Session(member, secret=secret_of(0), terms=terms, run="r") for member in members]
     training = train(Losing(parties, {2: "p3", 3: "p1", 8: "p3"}), min_parties=2, **study)

@@ -12,9 +12,8 @@ from simfl import messages as msg
 from simfl import wire
 from simfl.errors import DataError, ProtocolError
 from simfl.hub.precision import ROUNDING, Precision
-from simfl.params import train_params
 from simfl.transport.local import LocalTransport
-from tests.wire import Between, Playback, bits, parties, rows, sessions, train
+from tests.wire import Between, Playback, bits, parties, rows, sessions, settled, train
 
 PARAMS = {"n_trees": 3, "max_depth": 2, "random_state": 1, "rematch": 0}
 replace = msgspec.structs.replace
@@ -229,7 +228,7 @@ def test_the_bound_of_leaf_values_of_a_regression_is_as_wide_as_it_says():
     """Residuals of up to 0.5, rows of weight one: each value that is allowed lets the next one be twice as large."""
     started = msg.Started(gradient=8.0, hessian=1.0, total_gradient=256.0, total_hessian=32.0)
     precision = Precision({"p0": started, "p1": started})
-    steps = train_params(objective="reg:squarederror", learning_rate=1.0, leaf_values="builder", extra_depth=0)
+    steps = settled(objective="reg:squarederror", learning_rate=1.0, leaf_values="builder", extra_depth=0)
     assert precision.most_leaf_value(steps, 0.0) == ROUNDING * 256 * 0.5
     assert precision.most_leaf_value(steps, 120.0) == ROUNDING * 128
     assert precision.most_leaf_value(steps, 1000.0) == ROUNDING * 1008

@@ -13,7 +13,7 @@ from simfl import messages as msg
 from simfl.data.schema import Schema
 from simfl.errors import PartyLost, PrivacyError
 from simfl.hub.joint import Decided, open_joint_journal
-from simfl.params import prepare_params, split, train_params
+from simfl.params import train_params
 from simfl.party import Session
 from simfl.party.terms import Terms
 from simfl.privacy.tokens import secret_of
@@ -26,8 +26,7 @@ STUDY |= {"random_state": 5}
 
 
 def party(place=0, seed=0, folder=None, **given):
-    first, second = split(STUDY | given)
-    terms = Terms(NAMES, prepare_params(**first), train_params(**second), schema=SCHEMA)
+    terms = Terms(NAMES, train_params(**STUDY | given), schema=SCHEMA)
     member = simfl.Party(NAMES[place], *rows(50, seed or place), schema=SCHEMA)
     return Session(member, secret=secret_of(0), terms=terms, run="r", folder=folder)
 

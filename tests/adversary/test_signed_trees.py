@@ -20,8 +20,8 @@ from tests.wire import Recorder, bits, train
 
 PROJECT = Project()
 STUDIES = {
-    "default": {},
-    "builder's values": {"recipe": "paper", "rematch": 3},
+    "similar": {},
+    "builder's values": {"leaf_values": "builder", "extra_depth": 0},
     "classes": {"objective": "multi:softprob"},
     "classes, builder's values": {"objective": "multi:softprob", "leaf_values": "builder"},
 }

@@ -50,7 +50,7 @@ def test_a_model_that_knows_the_answer_gives_the_attribute_away():
 
 @pytest.mark.parametrize("recipe", ["paper", "similar", "joint"])
 def test_every_recipe_is_attacked_by_every_role(cancer, recipe):
-    asked = people(cancer, recipe, **({"scale": "standard"} if recipe == "paper" else {}))
+    asked = people(cancer, recipe)
     found = [*attribute_from_answers(asked), *rows_from_all_trees(asked, effort=20)]
     assert len(found) == 1 + len(views_of(asked)) == {"paper": 3, "similar": 4, "joint": 5}[recipe]
     for f in found:

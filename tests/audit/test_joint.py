@@ -166,12 +166,13 @@ def area(inside, outside):
 
 
 @pytest.mark.parametrize(("epsilon", "low", "high"), [(0.005, 0.45, 0.55), (0.5, 0.6, 1.0)])
-def test_noisy_counts_average_out_over_many_trees(epsilon, low, high):
+def test_noisy_counts_average_out_over_many_trees(epsilon, low, high, monkeypatch):
     """The noise of one count hides a row; that of thousands of counts, each with new noise, does not."""
+    monkeypatch.setattr("simfl.joint.setting.COUNT_EPSILON", epsilon)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 10)).astype(np.float32)
     y = (X[:, 0] * X[:, 1] + X[:, 2] + rng.normal(size=3000) > 0).astype(np.float32)
-    parties = machines(X[600:], y[600:], n_trees=40, learning_rate=0.1, count_epsilon=epsilon)
+    parties = machines(X[600:], y[600:], n_trees=40, learning_rate=0.1)
     people = People.of(parties, Labelled(X[:600], y[:600]))
     evidence = Evidence(ATTACKER, people, np.arange(len(people.y)))
     listen(parties, people, [evidence])

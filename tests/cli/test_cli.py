@@ -159,10 +159,10 @@ def test_simulate_skews_by_theta(run, folder, tmp_path):
 
 
 def test_the_recipe_changes_the_model(run, folder, tmp_path):
-    for recipe in ("default", "paper"):
+    for recipe in ("similar", "paper"):
         words = ["--label", "ill", "--recipe", recipe, "--trees", 3, "--json", f"{recipe}.json"]
         assert run("simulate", folder / "data.csv", *words) == 0
-    default, paper = (results(tmp_path / f"{r}.json") for r in ("default", "paper"))
+    default, paper = (results(tmp_path / f"{r}.json") for r in ("similar", "paper"))
     assert [r["logloss"] for r in default if r["method"] == "SimFL"] != [
         r["logloss"] for r in paper if r["method"] == "SimFL"
     ]

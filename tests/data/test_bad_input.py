@@ -165,14 +165,14 @@ def test_an_unknown_parameter_is_refused_at_both_doors(halves):
         simfl.train(halves, learningrate=3)
 
 
-@pytest.mark.parametrize("recipe", ["default", "paper"])
+@pytest.mark.parametrize("recipe", ["similar", "paper"])
 def test_a_party_with_one_class_takes_part(halves, table, recipe):
     model = simfl.train([south(table[:30], [0] * 30), halves[1]], recipe=recipe, **FEW)
     assert [r.builder for r in model.history] == ["south", "b", "south"]
     assert np.isfinite(model.margins(table)).all()
 
 
-@pytest.mark.parametrize("recipe", ["default", "paper"])
+@pytest.mark.parametrize("recipe", ["similar", "paper"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_party_with_a_single_row_takes_part(halves, table, labels, recipe, order):
     model = simfl.train([south(table[:1], labels[:1]), halves[1]][::order], recipe=recipe, **FEW)

@@ -43,7 +43,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("recipe", ["default", "paper"])
+@pytest.mark.parametrize("recipe", ["similar", "paper"])
 @pytest.mark.parametrize("objective", TARGETS)
 def test_one_party_is_plain_boosting(objective, recipe):
     X, y = rows(500, 3)
@@ -96,7 +96,7 @@ class Shuffled(LocalTransport):
         return super().ask_all(backwards)
 
 
-@pytest.mark.parametrize("recipe", ["default", "paper"])
+@pytest.mark.parametrize("recipe", ["similar", "paper"])
 def test_the_result_does_not_depend_on_the_order_in_which_parties_reply(recipe):
     one, other = (
         train(kind(sessions(parties(40, 50, 60, 30), secret=0)), recipe=recipe, **QUICK)
@@ -172,7 +172,7 @@ def test_as_many_hashes_as_features_are_refused():
     simfl.prepare(parties(30, 30), n_hashes=6, known_features=None)
 
 
-@pytest.mark.parametrize("more", [{"hash_law": "cauchy"}, {"scale": "none"}, {"n_neighbors": 3}, {"recipe": "paper"}])
+@pytest.mark.parametrize("more", [{"hash_law": "cauchy"}, {"n_neighbors": 3}, {"recipe": "paper"}])
 def test_every_way_of_hashing_trains(more):
     model = simfl.train(parties(80, 50), **QUICK, **more)
     assert model.history[-1].train["logloss"] < 0.65
@@ -242,7 +242,7 @@ def test_a_party_may_lack_classes():
     assert model.classes.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("recipe", ["default", "paper"])
+@pytest.mark.parametrize("recipe", ["similar", "paper"])
 def test_a_party_with_one_class_or_a_single_row_takes_part(recipe):
     X, y = rows(100, 0)
     members = [simfl.Party("many", X, y), simfl.Party("ill", X[y == 1], y[y == 1]), simfl.Party("one", X[:1], y[:1])]
@@ -396,7 +396,7 @@ def test_traffic_is_counted_as_it_travels():
 
 def test_a_preparation_of_one_recipe_is_refused_for_the_other():
     ready = simfl.prepare(parties(30, 30), random_state=0)
-    with pytest.raises(ParameterError, match="prepared with recipe='default'"):
+    with pytest.raises(ParameterError, match="prepared with recipe='similar'"):
         simfl.train(ready, recipe="paper")
 
 

@@ -9,7 +9,7 @@ import simfl
 from simfl import hub, wire
 from simfl import messages as msg
 from simfl.errors import DataError, PrivacyError, ProtocolError
-from simfl.params import prepare_params
+from simfl.params import SearchParams, prepare_params
 from simfl.preprocessing.lsh import HashFamily
 from simfl.privacy.keys import Keys
 from simfl.privacy.tokens import secret_of
@@ -29,8 +29,10 @@ def similar_pairs(ready):
     }
 
 
-@pytest.mark.parametrize("more", [{}, {"max_candidates": 40}, {"hash_law": "cauchy"}, {"n_neighbors": 1}])
-def test_blind_and_shared_find_the_same_similar_rows(more):
+@pytest.mark.parametrize("few", [0, 40])
+@pytest.mark.parametrize("more", [{}, {"hash_law": "cauchy"}, {"n_neighbors": 1}])
+def test_blind_and_shared_find_the_same_similar_rows(more, few, monkeypatch):
+    monkeypatch.setattr(SearchParams, "max_candidates", few)
     members = parties(300, 200, 700)  # few hash values: thousands of ties
     more = {"n_hashes": 3, "random_state": 7} | more
     blind, shared = (similar_pairs(simfl.prepare(members, matching=m, **more)) for m in ("blind", "shared"))
@@ -101,9 +103,10 @@ def test_the_order_of_the_rows_is_private_even_to_those_who_know_the_secret():
     assert abs(stats.spearmanr(orders[0], np.arange(400)).statistic) < 0.2
 
 
-def test_the_hub_sees_which_values_are_equal_and_no_more():
+def test_the_hub_sees_which_values_are_equal_and_no_more(monkeypatch):
+    monkeypatch.setattr(SearchParams, "scale", "none")
     seen = recorded(parties(200, 50), secret=9)
-    hub.prepare(seen, prepare_params(scale="none", bucket_width=1.5))
+    hub.prepare(seen, prepare_params(bucket_width=1.5))
     reply, party = seen.replies(msg.HiddenRows)["p0"], seen.handlers["p0"]
     family = HashFamily.draw(9, 5, 6, 1.5)
     true = np.floor((party.party.rows.X.astype(float) @ family.directions.T + family.offsets) / 1.5)[places(party)]

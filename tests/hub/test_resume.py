@@ -15,7 +15,7 @@ from simfl import model as models
 from simfl.errors import DataError, FileError, PartyLost
 from simfl.hub.joint import BeganTogether, JointEntry, open_joint_journal
 from simfl.hub.journal import Began, Entry, Grew, Rematched, open_journal
-from simfl.params import prepare_params, split, train_params
+from simfl.params import prepare_params, train_params
 from simfl.storage import Journal
 from simfl.training.losses import in_xgboost
 from tests import unsafe
@@ -49,15 +49,15 @@ def run(transport, journal=None, **params):
 
 
 @cache
-def whole(case="default"):
+def whole(case="similar"):
     """A training that nothing interrupts."""
     params = CASES[case]
     return run(Unsafe(members(params.get("objective", "binary:logistic"))), **params)
 
 
 CASES = {
-    "default": {},
-    "paper": {"recipe": "paper", "rematch": 0},
+    "similar": {},
+    "paper": {"recipe": "paper"},
     "subsample": {"subsample": 0.7, "colsample_bytree": 0.6},
     "early stopping": {"validation_fraction": 0.3, "early_stopping_rounds": 2, "n_trees": 40, "learning_rate": 0.9},
     "classes": {"objective": "multi:softprob", "n_trees": 9},
@@ -211,17 +211,16 @@ def test_parties_that_return_in_the_round_of_a_rematch_are_matched_again():
 @pytest.mark.parametrize("present", [["p0", "p1", "p2"], ["p0", "p1"]])
 def test_changed_parameters_are_noticed_also_when_a_party_is_absent(present, tmp_path):
     people = members()
-    first, second = split(PARAMS)
     transport = Unsafe(people, folder=tmp_path)
-    prepared = hub.prepare(transport, prepare_params(**first))
+    prepared = hub.prepare(transport, train_params(**PARAMS))
     transport.left = 20
     with pytest.raises(Killed):
-        hub.train(transport, prepared, train_params(**second), recovery=recovery(tmp_path))
+        hub.train(transport, prepared, train_params(**PARAMS), recovery=recovery(tmp_path))
     again = Unsafe(people, folder=tmp_path)
     hub.describe(again, prepared.params, prepared.seed, prepared.schema)
     assert hub.recall(again, again.parties, 0)
     again.parties, again.cut_off = present, {"p2": (0, 10**6)} if len(present) == 2 else {}
-    changed = train_params(**second | {"learning_rate": 0.9, "max_depth": 2})
+    changed = train_params(**PARAMS | {"learning_rate": 0.9, "max_depth": 2})
     with pytest.raises(DataError, match=r"other parameters \(learning_rate, max_depth\)|max_depth, learning_rate"):
         hub.train(again, prepared, changed, recovery=recovery(tmp_path))
 

@@ -10,13 +10,13 @@ from simfl.joint.cuts import Cuts
 from simfl.joint.growing import Following, Growing, Own
 from simfl.joint.machine import Labelled, Machine, Mine, Plan
 from simfl.joint.setting import WORD_BITS, Setting
-from simfl.params import train_params
 from simfl.training.losses import loss_named
 from simfl.training.traversal import walker
 from simfl.training.trees import all_trees, xgboost_params
+from tests.wire import settled
 
 EXACT = {"min_group": 1, "extra_depth": 0}
-joint = partial(train_params, recipe="joint")
+joint = partial(settled, recipe="joint")
 
 
 def total_of(machines):

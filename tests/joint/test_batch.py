@@ -18,6 +18,14 @@ from tests.joint.machines import cut_points, divided, growing_on, joint, labels,
 LEVELS = [0, 5, 0, 0]  # the second column is a category
 
 
+@pytest.fixture(autouse=True, scope="module")
+def little_noise():
+    """On counts: what is tested here is not about them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simfl.joint.setting.COUNT_EPSILON", 0.5)
+        yield
+
+
 @pytest.fixture(scope="module")
 def parties():
     """Two parties in the middle of a batch: numbers, missing values and a category."""
@@ -29,7 +37,7 @@ def started(**given):
     X[:, 1] = np.random.default_rng(0).integers(0, 5, 600)
     X[::9, 1] = np.nan
     y = (labels(X[:, [0, 2, 3]]) + np.isin(X[:, 1], [1, 4]) > 0.5).astype(np.float32)
-    params = {"n_trees": 4, "learning_rate": 0.4, "max_depth": 3, "min_group": 10, "count_epsilon": 0.5}
+    params = {"n_trees": 4, "learning_rate": 0.4, "max_depth": 3, "min_group": 10}
     params = joint(**params | given)
     cuts = cut_points(X, levels=LEVELS)
     return growing_on(cuts, params, divided(X, y, 2), [0.5])

@@ -15,8 +15,15 @@ from simfl.joint.machine import Labelled, Machine, Mine, Plan
 from simfl.params import train_params
 
 K = guard.STEPS  # as many rows as a count has units: no rounding
-EXACT = {"min_group": K, "count_epsilon": 1e6}
 NO_VALUE = "missing"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_noise():
+    """On counts: what is tested here is not about them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simfl.joint.setting.COUNT_EPSILON", 1e6)
+        yield
 
 
 def table(seed, n):
@@ -139,7 +146,7 @@ def check(eavesdropper, nodes, bins, columns):
 def test_no_sum_of_fewer_than_k_rows_follows_from_those_of_a_tree(seed, n, n_parties, lockstep):
     X, y, levels = table(seed, n)
     params = {"n_trees": 2 * lockstep, "learning_rate": 0.8 / lockstep, "max_depth": 4, "min_child_weight": 0.0}
-    eavesdropper = Eavesdropper(machines_of(X, y, levels, n_parties, **EXACT, **params))
+    eavesdropper = Eavesdropper(machines_of(X, y, levels, n_parties, min_group=K, **params))
     for nodes in eavesdropper.run():
         first = eavesdropper.machines[0]
         bins = np.concatenate([binned(m.mine.rows.X, first.growing.setting.cuts).bins for m in eavesdropper.machines])
@@ -189,7 +196,7 @@ def test_sums_have_noise_of_two_rows_and_none_without_a_guard():
     X, y, levels = table(0, 600)
     spread_of = {}
     for k in (1, K):
-        params = {"min_group": k, "count_epsilon": 1e6, "n_trees": 8, "max_depth": 2}
+        params = {"min_group": k, "n_trees": 8, "max_depth": 2}
         machines = machines_of(X, y, levels, 2, **params)
         while "sums" not in machines[0].step:
             parts = zip(*(m.contribution() for m in machines), strict=True)

@@ -20,7 +20,17 @@ from tests.unsafe import Killed, Unsafe
 from tests.wire import Between, Recorder, grow_together, joint_sessions, model_bits, parties, rows
 
 # Few rows: little noise on counts, so that trees grow.
-STUDY = {"n_trees": 6, "max_depth": 3, "random_state": 5, "learning_rate": 0.4, "min_group": 3, "count_epsilon": 0.5}
+STUDY = {"n_trees": 6, "max_depth": 3, "random_state": 5, "learning_rate": 0.4, "min_group": 3}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_noise():
+    """On counts: what is tested here is not about them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simfl.joint.setting.COUNT_EPSILON", 0.5)
+        yield
+
+
 FIRST_OF_BATCH = (0, 1, 2, 4)
 SIZES = (60, 50, 40)
 

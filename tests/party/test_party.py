@@ -25,10 +25,10 @@ def strange_rows(n, seed):
     return (rng.normal(size=(n, 5)) * np.pi).astype(np.float32)
 
 
-def play(members, objective="reg:squarederror", recipe="default", **more):
+def play(members, objective="reg:squarederror", recipe="similar", **more):
     """A run of both stages: all replies, with their senders."""
     seen = recorded(members)
-    more = {"rematch": 3} | more if recipe == "default" else more
+    more = {"rematch": 3} | more if recipe == "similar" else more
     params = {"n_trees": 6, "max_depth": 3, "validation_fraction": 0.2, "random_state": 0} | more
     train(seen, objective=objective, recipe=recipe, **params)
     return [(party, reply) for party, _, reply in seen.log]
@@ -38,7 +38,7 @@ def regression_parties():
     return [simfl.Party(f"p{i}", strange_rows(n, i), strange_rows(n, i + 9)[:, 0]) for i, n in enumerate((60, 60, 40))]
 
 
-@pytest.fixture(scope="module", params=["default", "paper"])
+@pytest.fixture(scope="module", params=["similar", "paper"])
 def left(request):
     """What left the parties, by recipe."""
     return play(regression_parties(), recipe=request.param, base_score=0.5)
@@ -103,7 +103,7 @@ def test_the_search_finds_a_value_wherever_it_is():
     assert occurring([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], sent) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 
 
-@pytest.mark.parametrize("recipe", ["default", "paper"])
+@pytest.mark.parametrize("recipe", ["similar", "paper"])
 def test_no_message_carries_the_margin_or_a_gradient_of_a_row(recipe):
     transport, values = recorded(regression_parties()), set()
 

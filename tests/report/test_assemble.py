@@ -10,7 +10,7 @@ import simfl
 from simfl import baselines
 from simfl.federation import train_and_keep
 from simfl.messages import Greeting
-from simfl.params import split, train_params
+from simfl.params import train_params
 from simfl.party import Session
 from simfl.party.journal import Answered
 from simfl.report import assemble
@@ -22,7 +22,7 @@ PARAMS = {"n_trees": 4, "random_state": 0, "n_jobs": 1, "n_hashes": 2, "validati
 def finished(table, labels):
     parties = [simfl.Party("north", table[:30], labels[:30]), simfl.Party("south", table[30:], labels[30:])]
     model, ready = train_and_keep(parties, [], PARAMS)
-    params = train_params(**split(PARAMS)[1])
+    params = train_params(**PARAMS)
     return assemble.FinishedTraining("A study", ready.about, params, model, ready.transport.traffic), ready.sessions
 
 

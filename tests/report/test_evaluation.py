@@ -4,8 +4,11 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
 
 import simfl
+from simfl.federation import model_of
 from simfl.report import bootstrap, evaluation
 from simfl.report.evaluation import HeldOut, intervals
+from simfl.transport.local import LocalTransport
+from tests.wire import sessions, train
 
 
 @pytest.fixture(scope="module")
@@ -208,10 +211,10 @@ def test_the_gain_of_one_party_with_global_leaf_values_is_xgboosts():
     X = pd.DataFrame(rng.normal(size=(200, 3)).astype(np.float32), columns=list("abc"))
     y = (X["a"] + X["b"] > 0).astype(int)
     twins = [simfl.Party(name, X, y) for name in ("one", "two")]
-    params = {"n_trees": 1, "extra_depth": 0, "reg_lambda": 0.0, "max_depth": 2, "random_state": 0, "subsample": 1.0}
+    params = {"n_trees": 1, "reg_lambda": 0.0, "max_depth": 2, "random_state": 0, "subsample": 1.0}
     params["max_bin"] = 256  # every value has a bin of its own, so that both have the same cut points
     exact = {"n_neighbors": 1, "n_hashes": 40, "known_features": None}  # every row finds its copy
-    model = simfl.train(twins, leaf_values="global", **exact, **params)
+    model = model_of(train(LocalTransport(sessions(twins, secret=0)), extra_depth=0, **exact, **params))
     single = simfl.baselines.solo(twins[:1], **params)["one"]
     total = single.booster.get_score(importance_type="total_gain")
     assert len(total) > 1

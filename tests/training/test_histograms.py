@@ -9,11 +9,10 @@ from scipy import sparse
 
 import simfl
 from simfl.errors import ParameterError
-from simfl.params import train_params
 from simfl.training import histograms, trees
 from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import walker
-from tests.wire import model_bits
+from tests.wire import model_bits, settled
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,7 +36,7 @@ def table(seed, n=400, d=5, share_missing=0.0):
 
 def both(X, g, h, bins=16, **params):
     """The tree as XGBoost grows it, and as it is grown here, on the same cut points."""
-    wanted = train_params(max_bin=bins, **params)
+    wanted = settled(max_bin=bins, **params)
     cut = xgb.QuantileDMatrix(X, max_bin=bins, nthread=1)
     own = histogrammed(X, cut)
     return trees.Grower(cut, wanted, 1).grow(g, h, seed=1), HistogramGrower(own, wanted).grow(g, h, seed=1)
@@ -101,7 +100,7 @@ def test_the_order_of_the_rows_does_not_matter():
     X, g, h = table(5, share_missing=0.1)
     order = np.random.default_rng(0).permutation(len(g))
     cut = xgb.QuantileDMatrix(X, max_bin=16, nthread=1)  # XGBoost's own cut points may depend on the order
-    params = train_params(max_depth=6, max_bin=16)
+    params = settled(max_depth=6, max_bin=16)
     first, second = (
         HistogramGrower(histogrammed(X[rows], cut), params).grow(g[rows], h[rows], 1) for rows in (slice(None), order)
     )
@@ -116,7 +115,7 @@ def test_the_order_of_the_rows_does_not_matter():
 def test_parts_grown_side_by_side_are_the_same_tree(seed, depth, share_missing, is_sparse, gamma):
     X, g, h = table(seed, share_missing=share_missing)
     rows = sparse.csr_matrix(np.nan_to_num(X)) if is_sparse else X
-    wanted = train_params(max_bin=16, max_depth=depth, extra_depth=0, gamma=gamma)
+    wanted = settled(max_bin=16, max_depth=depth, extra_depth=0, gamma=gamma)
     own = histogrammed(rows, xgb.QuantileDMatrix(rows, max_bin=16, nthread=1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(histograms, "MANY_ENTRIES", 0)
@@ -134,7 +133,7 @@ def test_rows_without_gradients_have_no_part():
     X, g, h = table(6)
     g[200:], h[200:] = 0, 0
     cut = xgb.QuantileDMatrix(X, max_bin=16, nthread=1)
-    params = train_params(max_depth=4, max_bin=16)
+    params = settled(max_depth=4, max_bin=16)
     whole = HistogramGrower(histogrammed(X, cut), params).grow(g, h, 0)
     half = HistogramGrower(histogrammed(X[:200], cut), params).grow(g[:200], h[:200], 0)
     assert whole.threshold.tolist() == half.threshold.tolist()
@@ -166,14 +165,14 @@ def test_gradients_that_are_not_finite_are_refused(value):
     g[7] = value
     own = histogrammed(X, xgb.QuantileDMatrix(X, max_bin=16))
     with pytest.raises(ParameterError, match="diverges"):
-        HistogramGrower(own, train_params(max_depth=3)).grow(g, h, 0)
+        HistogramGrower(own, settled(max_depth=3)).grow(g, h, 0)
 
 
 def test_thresholds_are_finite_whatever_the_values():
     X, g, h = table(9)
     X[:, 4] = np.where(g > 0, np.nan, 3e38)  # XGBoost's last cut point is twice that
     own = histogrammed(X, xgb.QuantileDMatrix(X, max_bin=16))
-    tree = HistogramGrower(own, train_params(max_depth=1, extra_depth=0)).grow(g, h, 0)
+    tree = HistogramGrower(own, settled(max_depth=1, extra_depth=0)).grow(g, h, 0)
     assert tree.feature[0] == 4
     assert np.isfinite(tree.threshold).all()
 
@@ -182,7 +181,7 @@ def test_large_gradients_do_not_hide_the_best_split():
     X, g, h = table(9)
     g = np.where(X[:, 2] > 0.3, 1e20, -1e20).astype(np.float32)
     own = histogrammed(X, xgb.QuantileDMatrix(X, max_bin=64))
-    tree = HistogramGrower(own, train_params(max_depth=1, extra_depth=0)).grow(g, np.ones_like(h), 0)
+    tree = HistogramGrower(own, settled(max_depth=1, extra_depth=0)).grow(g, np.ones_like(h), 0)
     assert tree.feature[0] == 2
 
 
@@ -224,5 +223,5 @@ def test_a_training_has_the_same_bits_on_any_number_of_threads_and_under_masks(o
     ],
 )
 def test_what_it_does_not_know_is_left_to_xgboost(params):
-    assert histograms.fits(train_params(max_depth=3))
-    assert not histograms.fits(train_params(**{"max_depth": 3} | params))
+    assert histograms.fits(settled(max_depth=3))
+    assert not histograms.fits(settled(**{"max_depth": 3} | params))

@@ -4,11 +4,11 @@ import xgboost as xgb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simfl.params import train_params
 from simfl.training.pruning import _remove_weakest, keep_all, most_leaves, node_sums, prune, score
 from simfl.training.traversal import leaf_numbers
 from simfl.training.trees import Grower, Tree, children
 from tests.training.boosters import depth
+from tests.wire import settled
 
 
 def stump_over_stump():
@@ -22,7 +22,7 @@ def test_node_sums_add_up_from_the_leaves():
 
 
 def test_a_split_that_does_not_pay_is_taken_back():
-    params = train_params(reg_lambda=0.0, min_child_weight=0.0, learning_rate=1.0, max_depth=2, extra_depth=1)
+    params = settled(reg_lambda=0.0, min_child_weight=0.0, learning_rate=1.0, max_depth=2, extra_depth=1)
     # leaves in order: right (G 8), then the two below left, which agree (G -2 each): their split gains nothing
     tree, values = prune(stump_over_stump(), np.array([8.0, -2.0, -2.0]), np.ones(3), params)
     assert tree.feature.tolist() == [0, -1, -1]
@@ -31,7 +31,7 @@ def test_a_split_that_does_not_pay_is_taken_back():
 
 
 def test_a_weak_split_above_a_strong_one_stays():
-    params = train_params(reg_lambda=0.0, min_child_weight=0.0, learning_rate=1.0, max_depth=2, extra_depth=1)
+    params = settled(reg_lambda=0.0, min_child_weight=0.0, learning_rate=1.0, max_depth=2, extra_depth=1)
     tree, _ = prune(stump_over_stump(), np.array([0.0, 3.0, -3.0]), np.ones(3), params)
     assert tree.n_leaves == 3
 
@@ -39,12 +39,12 @@ def test_a_weak_split_above_a_strong_one_stays():
 def test_gamma_and_min_child_weight_are_judged_by_the_global_sums():
     G, H = np.array([8.0, 3.0, -3.0]), np.array([5.0, 5.0, 0.5])
     for more in ({"min_child_weight": 1.0}, {"gamma": 1000.0}):
-        tree, _ = prune(stump_over_stump(), G, H, train_params(max_depth=2, extra_depth=1, **more))
+        tree, _ = prune(stump_over_stump(), G, H, settled(max_depth=2, extra_depth=1, **more))
         assert tree.n_leaves < 3
 
 
 def test_at_most_as_many_leaves_as_a_tree_of_max_depth():
-    params = train_params(reg_lambda=0.0, min_child_weight=0.0, max_depth=1, extra_depth=1)
+    params = settled(reg_lambda=0.0, min_child_weight=0.0, max_depth=1, extra_depth=1)
     tree, values = prune(stump_over_stump(), np.array([8.0, 3.0, -3.0]), np.ones(3), params)
     assert tree.n_leaves == most_leaves(params) == 2
     assert values[1] == values[2]
@@ -77,7 +77,7 @@ def test_old_leaves_and_pruned_tree_give_the_same_values(seed, gamma, mcw):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(300, 4)).astype(np.float32)
     g, h = rng.normal(size=300).astype(np.float32), rng.random(300).astype(np.float32)
-    params = train_params(max_depth=3, extra_depth=2, gamma=gamma, min_child_weight=mcw)
+    params = settled(max_depth=3, extra_depth=2, gamma=gamma, min_child_weight=mcw)
     tree = Grower(xgb.QuantileDMatrix(X[:100]), params, threads=1).grow(g[:100], h[:100], seed=0)
     leaf = leaf_numbers(tree, X)
     G, H = (np.bincount(leaf, weights=v, minlength=tree.n_leaves) for v in (g, h))
@@ -98,8 +98,8 @@ def test_what_is_kept_gains_gamma_for_every_split(seed, gamma):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(300, 4)).astype(np.float32)
     g, h = rng.normal(size=300).astype(np.float32), rng.random(300).astype(np.float32)
-    params = train_params(max_depth=5, extra_depth=0, gamma=gamma, min_child_weight=0.0)
-    grown = train_params(max_depth=5, extra_depth=0, gamma=0.0, min_child_weight=0.0)
+    params = settled(max_depth=5, extra_depth=0, gamma=gamma, min_child_weight=0.0)
+    grown = settled(max_depth=5, extra_depth=0, gamma=0.0, min_child_weight=0.0)
     tree = Grower(xgb.QuantileDMatrix(X[:100]), grown, threads=1).grow(g[:100], h[:100], seed=0)
     leaf = leaf_numbers(tree, X)
     G, H = (np.bincount(leaf, weights=v, minlength=tree.n_leaves) for v in (g, h))
