@@ -26,8 +26,8 @@ import simfl
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "runs" / "cells"
 # What can change the numbers of a model, or its bytes. Doors, files and reports cannot.
-_ROOMS = ("preprocessing", "training", "joint", "privacy", "party", "hub")
-_CORE = (*_ROOMS, "messages.py", "wire.py", "params.py", "partition.py", "baselines.py")
+_ROOMS = ("preprocessing", "training", "joint", "privacy", "party", "hub", "params")
+_CORE = (*_ROOMS, "messages.py", "wire.py", "partition.py", "baselines.py")
 
 Cell = dict[str, Any]
 Result = dict[str, Any]

@@ -43,10 +43,10 @@ from scipy import sparse
 from sklearn.metrics import log_loss
 
 import simfl
-from benchmarks import accuracy
+from benchmarks import accuracy, fixed
 from benchmarks.data import load
 from benchmarks.repeats import in_turn, quartiles, with_quartiles
-from simfl.params import builder_bins, split, train_params
+from simfl.params import TRAIN_NAMES, builder_bins, first_stage, train_params
 from simfl.party import Party
 from simfl.training.histograms import HistogramGrower, histogrammed
 from simfl.training.traversal import Walker, walker
@@ -56,6 +56,7 @@ SHAPES = {"SUSY-like": 18, "HIGGS-like": 28}
 PAPER_SECONDS = {"SUSY-like": 963, "HIGGS-like": 996}
 N_PARTIES = 10
 DEPTH = 8
+SHORT = {"max_candidates": 2000}  # a shorter search, where only stage 2 is measured
 
 
 def rows(shape: str, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -82,10 +83,10 @@ def peak_bytes() -> int:
 def prepare(shape: str, n: int, **options: Any) -> dict[str, Any]:
     """Stage 1 once."""
     few = {} if options.get("max_candidates") == 0 else {"max_candidates": 100}
-    simfl.prepare(parties(*rows(shape, 2000)), random_state=0, **options | few)  # compiles what is going to run
+    fixed.prepare(parties(*rows(shape, 2000)), random_state=0, **options | few)  # compiles what is going to run
     members = parties(*rows(shape, n))
     before = peak_bytes()
-    ready = simfl.prepare(members, random_state=0, **options)
+    ready = fixed.prepare(members, random_state=0, **options)
     about = ready.about
     data = sum(p.rows.X.nbytes for p in members)
     sent = ready.transport.traffic.total
@@ -104,16 +105,16 @@ def prepare(shape: str, n: int, **options: Any) -> dict[str, Any]:
 
 def both(shape: str, n: int, n_trees: int, **options: Any) -> dict[str, Any]:
     """Both stages once, in one process: seconds and peak memory. The first trees, which bin the rows, count as well."""
-    first, later = split(options)
-    few = {"max_candidates": 100} if "max_candidates" in first else {}
-    simfl.train(
-        parties(*rows(shape, min(n, 20_000))), callbacks=[], n_trees=N_PARTIES, random_state=0, **options | few
-    )  # compiles
+    few = {"max_candidates": 100} if "max_candidates" in options else {}
+    small = parties(*rows(shape, min(n, 20_000)))
+    fixed.train(small, callbacks=[], n_trees=N_PARTIES, random_state=0, **options | few)  # compiles
     members = parties(*rows(shape, n))
     before, data = peak_bytes(), sum(p.rows.X.nbytes for p in members)
-    ready, prepared = _timed(lambda: simfl.prepare(members, random_state=0, **first))
-    prepared_peak = peak_bytes() - before
-    model, trained = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, **later))
+    with fixed.changed(options) as params:
+        later = {name: value for name, value in params.items() if name in TRAIN_NAMES}
+        ready, prepared = _timed(lambda: simfl.prepare(members, random_state=0, **first_stage(params)))
+        prepared_peak = peak_bytes() - before
+        model, trained = _timed(lambda: simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=DEPTH, **later))
     return {
         "shape": shape,
         "rows": n,
@@ -134,18 +135,18 @@ def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> 
     X, y = rows(shape, n)
     settings: dict[str, Any] = {"max_depth": DEPTH, "n_trees": n_trees}
     members = parties(X, y)
-    ready = simfl.prepare(members, random_state=0, max_candidates=2000)
+    ready = fixed.prepare(members, random_state=0, **SHORT)
     pooled = xgb.QuantileDMatrix(X, y)
     alone = xgb.QuantileDMatrix(members[0].rows.X, members[0].rows.y)
     threads = multiprocessing.cpu_count()
     plain = {"objective": "binary:logistic", "max_depth": DEPTH, "learning_rate": 0.1, "nthread": threads}
-    simfl.train(ready, callbacks=[], **settings | {"n_trees": N_PARTIES}, **options)  # bins, compilation
+    fixed.train(ready, callbacks=[], **settings | {"n_trees": N_PARTIES}, **options)  # bins, compilation
     deep = plain | {"max_depth": DEPTH + 2, "min_child_weight": 0}  # what a builder of the default recipe grows
     walkers = [walker(member.rows.X) for member in members[1:]]
     grown = xgb.train(deep, alone, n_trees)
     turns, made = in_turn(
         {
-            "simfl": lambda: simfl.train(ready, callbacks=[], **settings, **options),
+            "simfl": lambda: fixed.train(ready, callbacks=[], **settings, **options),
             "all_in": lambda: xgb.train(plain, pooled, n_trees),
             "solo": lambda: xgb.train(plain, alone, n_trees),
             "solo_deep": lambda: xgb.train(deep, alone, n_trees),
@@ -183,7 +184,7 @@ def midsize(n_trees: int = 200, repeats: int = 3, **options: Any) -> dict[str, A
     X, y = load("a9a")
     parts = simfl.partition.unbalanced(y, N_PARTIES, theta=0.8)
     ready = simfl.prepare([Party(f"party {i}", X[p], y[p]) for i, p in enumerate(parts)], random_state=0)
-    simfl.train(ready, callbacks=[], n_trees=60, **options)  # bins, compilation, up to a rematch
+    fixed.train(ready, callbacks=[], n_trees=60, **options)  # bins, compilation, up to a rematch
     pooled = xgb.QuantileDMatrix(X, y)
     plain = {"objective": "binary:logistic", "max_depth": 6, "learning_rate": 0.1}
     growing: list[float] = []  # of every turn
@@ -191,7 +192,7 @@ def midsize(n_trees: int = 200, repeats: int = 3, **options: Any) -> dict[str, A
     def ours() -> None:
         spent: dict[str, float] = {}
         with _growth_watched(spent):
-            simfl.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options)
+            fixed.train(ready, callbacks=[], n_trees=n_trees, max_depth=6, **options)
         growing.append(spent["growing"])
 
     turns, _ = in_turn({"simfl": ours, "all_in": lambda: xgb.train(plain, pooled, n_trees)}, repeats)
@@ -230,7 +231,7 @@ def growing(n: int, repeats: int) -> dict[str, Any]:
 def bins(shape: str, n: int, n_trees: int, repeats: int) -> dict[str, Any]:
     """Stage 2 with fine and with coarse bins, in turn: log loss on a fifth as many new rows, seconds per tree."""
     X, y = rows(shape, n + n // 5)
-    ready = simfl.prepare(parties(X[:n], y[:n]), random_state=0, max_candidates=2000)
+    ready = fixed.prepare(parties(X[:n], y[:n]), random_state=0, **SHORT)
     works = {}
     for name in ("256", "64"):
         options: dict[str, Any] = {"callbacks": [], "max_depth": DEPTH, "max_bin": int(name), "rematch": 0}
@@ -272,7 +273,7 @@ def words(n: int, n_trees: int, n_features: int = 20_000) -> dict[str, Any]:
 
 def profile(shape: str, n: int, n_trees: int) -> dict[str, Any]:
     """Seconds per tree in each kind of question, as the parties spend them, and the rest at the hub."""
-    ready = simfl.prepare(parties(*rows(shape, n)), random_state=0, max_candidates=2000)
+    ready = fixed.prepare(parties(*rows(shape, n)), random_state=0, **SHORT)
     simfl.train(ready, callbacks=[], n_trees=N_PARTIES, max_depth=DEPTH, rematch=0)
     spent: dict[str, float] = {}
     for member in ready.sessions:
@@ -406,7 +407,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--trees", type=int)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change parameters")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="change parameters, or fixed parts")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     work, n_rows, n_trees = WORK[given.what]

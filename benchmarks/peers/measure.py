@@ -96,11 +96,11 @@ def _ours(cell: cells.Cell, parties: list[simfl.Party], X: Any) -> tuple[np.ndar
     few = {"n_trees": len(parties) + 1, "n_jobs": cells.threads()} | rematch  # on all rows: few rows need less code
     simfl.train(parties, **options | few)  # compiles, once per machine: not counted
     model, seconds = _timed(lambda: simfl.train(parties, n_jobs=cells.threads(), **options))
-    first, second = simfl.params.split({k: v for k, v in options.items() if k != "callbacks"})
+    second = {name: value for name, value in options.items() if name in TRAIN_NAMES and name != "random_state"}
     with watched() as stage_1:
-        ready = simfl.prepare(parties, n_jobs=1, **first)
+        ready = simfl.prepare(parties, n_jobs=1, **first_stage(options))
     with watched() as stage_2:
-        simfl.train(ready, callbacks=[], n_jobs=1, **{k: v for k, v in second.items() if k != "random_state"})
+        simfl.train(ready, callbacks=[], n_jobs=1, **second)
     return model.predict_proba(X)[:, 1], {
         "seconds": seconds,
         "critical_seconds": stage_1.critical_seconds + stage_2.critical_seconds,

@@ -10,7 +10,8 @@ import simfl
 from simfl.errors import DataError, ParameterError
 from simfl.integrations import IN_ONNX, to_onnx
 from simfl.model.xgboost_document import start_of, to_document
-from simfl.params import PRIVATE_OBJECTIVES, SETTINGS, train_params
+from simfl.params import SETTINGS, train_params
+from simfl.params.private import PRIVATE_OBJECTIVES
 from simfl.training.losses import LOSSES, loss_named, loss_of
 from tests.objectives.objective_tables import FEW, labels, matrix, parties, rows
 
@@ -197,7 +198,7 @@ def test_epsilon_needs_classes(objective):
 
 
 def test_epsilon_counts_a_row_once():
-    with pytest.raises(ParameterError, match="epsilon counts a row as one"):
+    with pytest.raises(ParameterError, match="with epsilon every row counts as one"):
         train_params(scale_pos_weight=3.0, epsilon=1.0, recipe="joint")
 
 
@@ -206,7 +207,7 @@ def test_settings_belong_to_their_objective(objective, settings):
     filled = loss_of(train_params(objective=objective, **required(objective)))
     assert isinstance(filled, LOSSES[objective])
     for name in settings:
-        with pytest.raises(ParameterError, match=f"{name} is a parameter of"):
+        with pytest.raises(ParameterError, match=f"{name} applies only to objective="):
             train_params(objective="multi:softprob", **{name: settings[name] or 0.5})
 
 

@@ -100,10 +100,10 @@ def test_a_training_continues_from_a_model():
         assert more.n_trees == 10
 
 
-def test_a_start_value_and_a_spread_can_be_given():
+def test_a_start_value_can_be_given():
     X, y = labels(ABSOLUTE)
     for recipe in ("similar", "joint"):
-        given = {"base_score": 0.25, "label_spread": 2.0, "n_trees": 3, "random_state": 0}
+        given = {"base_score": 0.25, "n_trees": 3, "random_state": 0}
         model = simfl.train(parties(X, y), objective=ABSOLUTE, recipe=recipe, **given)
         assert '"base_score":"[2.5E-1]"' in model.booster.save_raw("json").decode()
 
@@ -119,5 +119,3 @@ def test_one_quantile_must_be_named():
         train_params(objective=QUANTILE)
     with pytest.raises(ParameterError, match=r"quantile_alpha=\[0.1, 0.9\] is not possible"):
         train_params(objective=QUANTILE, quantile_alpha=[0.1, 0.9])
-    with pytest.raises(ParameterError, match="label_spread is a parameter of"):
-        train_params(label_spread=2.0)

@@ -202,7 +202,7 @@ def test_epsilon_is_refused():
 
 def test_settings_of_another_objective_are_refused():
     X, y = times()
-    with pytest.raises(ParameterError, match="aft_loss_distribution is a parameter of survival:aft only"):
+    with pytest.raises(ParameterError, match="aft_loss_distribution applies only to objective='survival:aft'"):
         simfl.train(parties(X, y[:, 0] > 1), aft_loss_distribution="normal")
 
 
