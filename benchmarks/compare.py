@@ -62,7 +62,7 @@ KINDS: dict[str, Kind] = {
 }
 # Neither figures nor what was measured.
 IGNORED = ("turns", "load", "hops.*", "paper_seconds")
-USUAL = ("recipe", "default")  # records of before do not say so
+USUAL = ("recipe", "similar")  # records of before do not say so
 
 
 class Figure(NamedTuple):

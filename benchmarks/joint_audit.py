@@ -35,7 +35,6 @@ CASES: dict[str, dict[str, Any]] = {
     "2, parties differ in a column": {"parties": 2, "by_column": True},
     "2, no guard": {"parties": 2} | GUARD_OFF,
     "10, no guard": {"parties": 10} | GUARD_OFF,
-    "2, more noise on counts": {"parties": 2, "count_epsilon": 0.02},
 }
 SIMILAR: dict[str, Any] = {"recipe": "similar", "matching": "blind", "masked": True}
 BESIDE = "similar recipe, 2 parties"
@@ -89,9 +88,9 @@ def page_of(rows: Sequence[Row], sees: dict[str, str], trees: int, quick: bool, 
         "more than five points (95 %). A dash: sees no such thing, or no row to describe."
     )
     page.say(
-        "The guard is the recipe's (`min_group=30`, `count_epsilon=0.1`); *no guard*: `min_group=1`; *more noise on "
-        "counts*: `count_epsilon=0.02`; *differ in a column*: each party has one end of the column that goes with the "
-        "label most, 2 % of the rows exchanged. *All parties but two* attack what is left: the rows of two parties. "
+        "The guard is the recipe's (`min_group=30`, counts with noise of epsilon 0.1); *no guard*: "
+        "`min_group=1`; *differ in a column*: each party has one end of the column that goes with the label most, 2 % "
+        "of the rows exchanged. *All parties but two* attack what is left: the rows of two parties. "
         "The similar recipe runs on the same rows: blind matching, masked sums."
     )
     page.table(["role", "sees"], sees.items())

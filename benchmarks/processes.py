@@ -47,7 +47,7 @@ SLOWER, DELAY = "BENCHMARK_SLOWER", "BENCHMARK_DELAY"  # environment variables o
 SLOW = "p0"  # its name
 NAME = "benchmarks.processes"  # of this module, for FLARE
 OF_TREES = ("SumOntoRows", "Grow", "SumPerLeaf", "Add", "Read")  # what parties are asked for every tree
-SETTING = ("recipe", "parties", "rows", "columns", "slower", "delay", "candidates")  # what a figure is of
+SETTING = ("recipe", "parties", "rows", "columns", "slower", "delay")  # what a figure is of
 COMMAND, PARTIES = "python -m benchmarks.processes", [5, 20, 50]
 DEFAULTS: dict[str, float] = {"rows": 1000, "columns": 12, "trees": 24, "slower": 1.0, "delay": 0.0}
 ROOT = Path(__file__).parents[1]
@@ -81,7 +81,6 @@ class Setting:
     trees: int
     slower: float = 1.0
     delay: float = 0.0
-    candidates: int | None = None  # bounds the search of the similar recipe
 
     @property
     def names(self) -> list[str]:
@@ -97,11 +96,10 @@ class Setting:
             table.to_parquet(folder / f"{name}.parquet")
             members += f'[[party]]\nname = "{name}"\ndata = "{name}.parquet"\n'
         columns = "".join(f'x{i} = "number"\n' for i in range(self.columns))
-        bound = f"max_candidates = {self.candidates}\n" if self.candidates and self.recipe == "similar" else ""
         rematch = "rematch = 0\n" if self.recipe == "similar" else ""
         text = (
             f'name = "processes"\nlabel = "y"\npatience = 900\non_dropout = "stop"\n[columns]\n{columns}[parameters]\n'
-            f'recipe = "{self.recipe}"\nn_trees = {self.trees}\nrandom_state = 0\n{bound}{rematch}{members}'
+            f'recipe = "{self.recipe}"\nn_trees = {self.trees}\nrandom_state = 0\n{rematch}{members}'
         )
         local, shared = folder / "study.toml", folder / "shared.toml"
         local.write_text(text)
@@ -254,9 +252,8 @@ def row(found: dict[str, Any]) -> list[str]:
     per_tree = [hop for kind, hop in found["hops"].items() if kind in OF_TREES]
     hop, slow = statistics.mean(h["median"] for h in per_tree), max(h["slow"] for h in per_tree)
     spent, peaks = found["processor"], found["peaks"]
-    bound = f", {found['candidates']:,} candidates" if found["candidates"] and found["recipe"] == "similar" else ""
     return [
-        *(found["recipe"] + bound, str(found["parties"]), str(found["trees"])),
+        *(found["recipe"], str(found["parties"]), str(found["trees"])),
         *(f"{found['seconds_per_tree']:.2f}", f"{1000 * hop:.0f}", f"{1000 * slow:.0f}"),
         *(f"{1000 * seconds:.0f}" for seconds in (spent["job"], spent["relay"], spent["party"] / found["parties"])),
         f"{found['bytes_per_tree'] / 1000:.0f}",
@@ -306,8 +303,8 @@ def write_page(every: list[dict[str, Any]], path: Path) -> None:
 
 def command_of(found: dict[str, Any]) -> str:
     """What to type for a row of the page; what is left out is the default."""
-    told = {name: found[name] for name in ("rows", "columns", "trees", "slower", "delay", "candidates")}
-    given = [f"--{name} {value}" for name, value in told.items() if value is not None and value != DEFAULTS.get(name)]
+    told = {name: found[name] for name in ("rows", "columns", "trees", "slower", "delay")}
+    given = [f"--{name} {value}" for name, value in told.items() if value != DEFAULTS[name]]
     one = "" if found["parties"] in PARTIES else f" --parties {found['parties']}"
     return " ".join([f"{COMMAND}{one} --recipes {found['recipe']}", *given, "--keep"])
 
@@ -331,7 +328,6 @@ def arguments() -> argparse.ArgumentParser:
         ("delay", "takes so long for each answer, s"),
     ):
         parser.add_argument(f"--{name}", type=float, default=DEFAULTS[name], help=f"{SLOW} {meaning}")
-    parser.add_argument("--candidates", type=int, help="bounds the search of the similar recipe")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which a training is given up")
     parser.add_argument("--keep", action="store_true", help="write the figures to docs/results/")
     parser.add_argument("--draw", action="store_true", help="measure nothing: the page again, from the JSON")
@@ -348,9 +344,7 @@ def main() -> None:
     for recipe in given.recipes:
         many.measure(2, recipe, 2)  # compiles: else every party would
         for n in given.parties:
-            setting = Setting(
-                n, recipe, given.rows, given.columns, given.trees, given.slower, given.delay, given.candidates
-            )
+            setting = Setting(n, recipe, given.rows, given.columns, given.trees, given.slower, given.delay)
             try:
                 found = measure(setting, given.limit, aloud=given.delay > 0)
             except SimFLError as error:

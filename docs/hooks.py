@@ -18,23 +18,35 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def parameters() -> str:
-    meaning = params.descriptions()
-    parts = []
-    for title, struct in (
-        ("Stage 1: `simfl.prepare`", params.PrepareParams),
-        ("Stage 2: `simfl.train`", params.TrainParams),
-    ):
-        rows = [f"| `{f.name}` | `{f.default!r}` | {meaning[f.name]} |" for f in msgspec.structs.fields(struct)]
+    """Grouped by who reads them, with the default of each recipe that has the parameter."""
+    every = set(params.TreeParams.__struct_fields__)
+    similar, joint = ({*struct.__struct_fields__} for struct in (params.SimilarParams, params.JointParams))
+    groups = {
+        "Every recipe": every | {"recipe"},
+        'Recipes "similar" and "paper"': similar - joint,
+        'Recipe "joint" with `epsilon`': {*params.PrivateParams.__struct_fields__} - joint,
+    }
+    meaning, parts = params.descriptions(), []
+    for title, names in groups.items():
+        rows = [f"| `{name}` | {default(name)} | {meaning[name]} |" for name in params.NAMES if name in names]
         parts += [f"## {title}", "", "| parameter | default | meaning |", "|---|---|---|", *rows, ""]
-    names = sorted({name for recipe in params.RECIPES.values() for name in recipe})
-    parts += [
-        "## What a recipe sets",
-        "",
-        f"| | {' | '.join(params.RECIPES)} |",
-        "|---|" + "---|" * len(params.RECIPES),
-    ]
-    parts += [f"| `{n}` | {' | '.join(f'`{r.get(n)!r}`' for r in params.RECIPES.values())} |" for n in names]
     return "\n".join(parts)
+
+
+def default(name: str) -> str:
+    """The usual value, and those of the recipes that have another."""
+    if name == "recipe":
+        return f"`{params.defaults()[name]!r}`"
+    structs = {**params.RECIPES, "with epsilon": params.PrivateParams}
+    found = {recipe: fields[name].default for recipe, struct in structs.items() if name in (fields := of(struct))}
+    values = {recipe: None if value is msgspec.NODEFAULT else value for recipe, value in found.items()}
+    usual = next(iter(values.values()))
+    others = [f"{recipe} `{value!r}`" for recipe, value in values.items() if value != usual]
+    return ", ".join([f"`{usual!r}`", *others])
+
+
+def of(struct: Any) -> dict[str, Any]:
+    return {field.name: field for field in msgspec.structs.fields(struct)}
 
 
 def commands() -> str:

@@ -57,7 +57,7 @@ def theorem_1(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
     widths = {data: training._data(data)[0].shape[1] for data in plan.data}
     wanted = {
         (recipe, data, n): {"table": "privacy", "data": data, "recipe": recipe, "run": 0, "n_hashes": n}
-        for recipe in ("paper", "default")
+        for recipe in ("paper", "similar")
         for data, d in widths.items()
         for n in hash_counts(d)
     }
@@ -85,7 +85,7 @@ def theorem_1(plan: Plan, store: cells.Store, out: Path, command: str) -> None:
         "attacker's own rows (`simfl/audit/attacks.py`). "
         f"{max(r.get('attacked', 0) for r in results.values())} rows are attacked."
     )
-    for recipe in ("paper", "default"):
+    for recipe in ("paper", "similar"):
         page.table(
             [f"{recipe} recipe: data set, L of d", *COLUMNS],
             [[f"{star(d)}, {n} of {widths[d]}", *_figures(r)] for (of, d, n), r in results.items() if of == recipe],
@@ -109,7 +109,7 @@ def _verdict(results: dict[tuple[str, str, int], cells.Result], widths: dict[str
     full = {(of, d): r for (of, d, n), r in results.items() if n == default_hashes(widths[d]) and "failed" not in r}
     strong = _by_recipe(place for place, r in full.items() if r["right"] >= r["blind"] + 0.2)
     named = _by_recipe(place for place, r in full.items() if r["members"] >= 0.95)
-    more = [d for (of, d), r in full.items() if of == "default" and r["right"] > full.get(("paper", d), r)["right"]]
+    more = [d for (of, d), r in full.items() if of == "similar" and r["right"] > full.get(("paper", d), r)["right"]]
     return (
         "Verdict: the theorem holds as it is stated, and the condition is checked. The conclusion does not follow: the "
         "rows that fit may all lie close to the true one. With the paper's own L the attack gets at least 20 points "
@@ -126,8 +126,8 @@ def _verdict(results: dict[tuple[str, str, int], cells.Result], widths: dict[str
 def _by_recipe(places: Iterable[tuple[str, str]]) -> str:
     """Recipes and data sets in words.
 
-    >>> _by_recipe([("paper", "a9a"), ("paper", "SUSY"), ("default", "a9a")])
-    'a9a, SUSY (paper recipe); a9a (default recipe)'
+    >>> _by_recipe([("paper", "a9a"), ("paper", "SUSY"), ("similar", "a9a")])
+    'a9a, SUSY (paper recipe); a9a (similar recipe)'
     """
     found: dict[str, list[str]] = {}
     for recipe, data in places:
@@ -149,7 +149,7 @@ def _plot(results: dict[tuple[str, str, int], cells.Result], widths: dict[str, i
     plt = pyplot()
     figure, axes = plt.subplots(1, len(widths), figsize=(2.1 * len(widths) + 0.6, 2.8), sharey=True, squeeze=False)
     for axis, data in zip(axes.flat, widths, strict=True):
-        for recipe in ("paper", "default"):
+        for recipe in ("paper", "similar"):
             own = {n: r for (of, d, n), r in results.items() if (of, d) == (recipe, data) and "failed" not in r}
             axis.plot(
                 list(own),

@@ -179,7 +179,7 @@ def _loose(trees: list[dict[str, float]]) -> str:
 def _theorem_1(plan: Plan, out: Path) -> Line:
     """By how much the attack beats guessing although the condition holds, with the paper's number of hashes."""
     rows, told = Kept(out / "privacy.csv").rows, []
-    for recipe in ("paper", "default"):
+    for recipe in ("paper", "similar"):
         most = {d: max(r["n_hashes"] for r in rows if r["data"] == d) for d in plan.data}
         full = [r for r in rows if r["recipe"] == recipe and r["n_hashes"] == most[r["data"]] <= default_hashes(10**6)]
         n = sum(r["right"] >= r["blind"] + 0.2 for r in full)

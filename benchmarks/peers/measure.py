@@ -22,6 +22,7 @@ from benchmarks.paper import training
 from benchmarks.peers import exchange
 from benchmarks.peers.environments import FEDTREE, FLOWER, PLUGIN, Environment
 from benchmarks.wire import watched
+from simfl.params import TRAIN_NAMES, first_stage
 
 TASKS = cells.ROOT / "runs" / "peers"
 SCRIPTS = Path(__file__).parent

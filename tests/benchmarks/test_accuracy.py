@@ -8,7 +8,7 @@ from PIL import Image
 from benchmarks import accuracy, pages
 
 RECIPES = pages.RESULTS.parent / "recipes.md"
-IN_TABLES = {"no guard": "joint, no guard", "similar": "default"}
+IN_TABLES = {"no guard": "joint, no guard"}
 
 
 def tables_of_the_recipes() -> list[tuple[str, int, str, str]]:

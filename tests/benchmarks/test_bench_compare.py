@@ -126,7 +126,7 @@ def test_what_can_be_zero_or_below_is_judged_too(name, before, now, expected):
 
 def test_a_record_without_a_recipe_is_of_the_default_one():
     before = {"flare": [{"trees": 500, "flare": 20.0}]}
-    now = {"flare": [{"trees": 500, "recipe": "default", "flare": 40.0}, {"trees": 500, "recipe": "joint", "flare": 9}]}
+    now = {"flare": [{"trees": 500, "recipe": "similar", "flare": 40.0}, {"trees": 500, "recipe": "joint", "flare": 9}]}
     assert verdict(before, now) == "worse"
     assert compare.without_counterpart(before, now) == {"flare": (1, 0)}
 

@@ -14,7 +14,7 @@ def parties():
     return [simfl.Party(f"party {i}", X[i::3], y[i::3]) for i in range(3)]
 
 
-@pytest.mark.parametrize(("recipe", "hops"), [("paper", 2), ("default", 3)])
+@pytest.mark.parametrize(("recipe", "hops"), [("paper", 2), ("similar", 3)])
 def test_a_tree_takes_two_hops_with_the_papers_recipe_and_three_with_ours(parties, recipe, hops):
     ready = simfl.prepare(parties, recipe=recipe, random_state=0)
     counted = []
