@@ -15,12 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from simfl.arrays import AnyArray, Floats, Ints, Longs
-from simfl.joint import _dense, _few, _sparse
+from simfl.joint import _dense, _sparse
 from simfl.joint.level import Followed, Level, Splits
 
 SMALL = 500_000  # rows times slots, under a millisecond: below that a second thread does not pay
 PARTS_PER_THREAD = 4  # so that no thread waits long for the last
-FEW_ROWS = 1000  # of a party: up to here plain loops are about as fast, and compiled in a fifth of the time
 ONE_ROW = 1 << 24  # parts that a row counts as, where rows count more or less
 LIGHT = 0.25  # of the weight of its party's heaviest row: a lighter row counts as less than one
 
@@ -164,10 +163,6 @@ class _InNodeOrder:
         self.packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._bounds = np.zeros((n_trees, 1, 2), dtype=np.int64)
 
-    @property
-    def _kernels(self) -> Any:
-        return _few if self._order.shape[1] <= FEW_ROWS else _dense
-
     def begin(self, t: int, take: Take) -> int:
         n = take(t, self._order[t], self.packed[t])
         self._bounds[t, 0] = 0, n
@@ -190,16 +185,14 @@ class _InNodeOrder:
         return np.take(each, self._order, mode="clip")
 
     def sums(self, part: tuple[int, int], question: Any, each: Longs, counts: Longs, G: Longs, H: Longs) -> None:
-        self._kernels.sum_cells(*self._rows, self._order, each, self._bounds, part, question, counts, G, H)
+        _dense.sum_cells(*self._rows, self._order, each, self._bounds, part, question, counts, G, H)
 
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
-        self._kernels.split_nodes(
-            *self._rows, self._order, self.packed, self._bounds, part, question, slot, left, child
-        )
+        _dense.split_nodes(*self._rows, self._order, self.packed, self._bounds, part, question, slot, left, child)
 
     def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
         (first, last), (bins, stride) = part, self._rows
-        self._kernels.add_leaf_values(bins[first * stride :], stride, finished, margins[first:last], output)
+        _dense.add_leaf_values(bins[first * stride :], stride, finished, margins[first:last], output)
 
 
 class _ByColumn:

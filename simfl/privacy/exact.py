@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from simfl.arrays import Doubles, Longs
 
@@ -56,9 +55,8 @@ def to_leaf_ints(values: Doubles, exponent: int, n_parties: int = 1) -> Longs:
     """Round to the grid, as int64: the numbers of `n_parties` can be added up."""
     # A value beyond its announced bound is cut off: a wrong digit is better than a sum that wraps around.
     largest = math.floor((2**LEAF_BITS - 2 ** (LEAF_BITS - 52)) / n_parties)
-    ints = np.empty(values.shape, dtype=np.int64)
-    _round(values.ravel(), math.ldexp(1.0, -max(exponent, FINEST)), float(largest), ints.ravel())
-    return ints
+    steps = np.rint(values * math.ldexp(1.0, -max(exponent, FINEST)))
+    return np.clip(steps, -float(largest), float(largest)).astype(np.int64)
 
 
 def from_ints(values: npt.NDArray[Any], exponent: int) -> Doubles:
@@ -107,10 +105,3 @@ def wide_from_bytes(data: bytes) -> list[int]:
 def wide_total(vectors: Iterable[Sequence[int]]) -> list[float]:
     """The sum of vectors of wide numbers, as real numbers."""
     return from_wide([sum(column) for column in zip(*vectors, strict=True)])
-
-
-@njit(nogil=True, cache=True)
-def _round(values, scale, largest, out):  # type: ignore[no-untyped-def]
-    for i in range(len(values)):
-        steps = np.rint(values[i] * scale)
-        out[i] = largest if steps > largest else -largest if steps < -largest else steps

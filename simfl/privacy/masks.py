@@ -48,39 +48,37 @@ class Masks:
 
     def draw(self, mask: Masking, purpose: str, said: bytes, n: int, dtype: Any = np.uint32) -> AnyArray:
         """The mask of this party, n words; over all parties that were told the same they add up to zero."""
-        self._check(mask, purpose)
-        total = np.zeros(n, dtype=dtype)
-        for sign, stream in self._streams((mask, purpose, said), total.nbytes):
-            (np.add if sign > 0 else np.subtract)(total, np.frombuffer(stream, dtype=dtype), out=total)
-        return total
+        return self.draw_parts(mask, purpose, said, [np.empty(n, dtype)])[0]
 
     def draw_words(self, mask: Masking, purpose: str, said: bytes, n: int, form: Form) -> Words:
         """The same for n words of this form: what they have above their bytes means nothing."""
-        self._check(mask, purpose)
         total = np.zeros(n, dtype=np.uint64)
-        for sign, stream in self._streams((mask, purpose, said), n * form.n_bytes):
+        for sign, stream in self._streams(mask, purpose, said, n * form.n_bytes):
             add_bytes(total, stream, form, sign)
         return total
 
     def draw_wide(self, mask: Masking, purpose: str, said: bytes, n: int) -> list[int]:
         """The same for n wide numbers."""
-        self._check(mask, purpose)
         total = [0] * n
-        for sign, stream in self._streams((mask, purpose, said), n * WIDE_BYTES):
+        for sign, stream in self._streams(mask, purpose, said, n * WIDE_BYTES):
             total = [t + sign * v for t, v in zip(total, wide_from_bytes(stream), strict=True)]
         return total
 
     def draw_parts(self, mask: Masking, purpose: str, said: bytes, like: Sequence[AnyArray]) -> Parts:
         """The same for a vector of this form."""
-        self._check(mask, purpose)
         total = [np.zeros_like(part) for part in like]
-        for sign, stream in self._streams((mask, purpose, said), n_bytes(like)):
+        for sign, stream in self._streams(mask, purpose, said, n_bytes(like)):
             drawn = of_stream(stream, like)
             total = add([total, drawn]) if sign > 0 else subtract(total, drawn)
         return total
 
-    def _streams(self, use: tuple[Masking, str, bytes], n_bytes: int) -> Iterable[tuple[int, bytes]]:
-        mask, purpose, said = use
+    def _streams(self, mask: Masking, purpose: str, said: bytes, n_bytes: int) -> Iterable[tuple[int, bytes]]:
+        self.check_parties(mask)
+        if mask.step <= self.last.get(purpose, -1):
+            raise PrivacyError(
+                f"Party {self.own!r} was asked for the same masks twice (step {mask.step}). It sends nothing."
+            )
+        self.last[purpose] = mask.step
         nonce = hashlib.blake2b(repr((mask.step, purpose, mask.parties, said)).encode(), digest_size=12).digest()
         for other in mask.parties:
             if other != self.own:
@@ -94,11 +92,3 @@ class Masks:
                 f"Party {self.own!r} was asked for a sum over {mask.parties}: sums are over exactly those who "
                 f"exchanged keys, {known}, and at least two. It sends nothing."
             )
-
-    def _check(self, mask: Masking, purpose: str) -> None:
-        self.check_parties(mask)
-        if mask.step <= self.last.get(purpose, -1):
-            raise PrivacyError(
-                f"Party {self.own!r} was asked for the same masks twice (step {mask.step}). It sends nothing."
-            )
-        self.last[purpose] = mask.step

@@ -96,11 +96,7 @@ def to_bytes(words: Words, n_bytes: int) -> bytes:
     >>> to_bytes(np.array([1, 2**64 - 1], dtype=np.uint64), 3)
     b'\x01\x00\x00\xff\xff\xff'
     """
-    if n_bytes == 8:
-        return words.tobytes()
-    data = np.empty(n_bytes * len(words), dtype=np.uint8)
-    _cut(words, n_bytes, data)
-    return data.tobytes()
+    return words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :n_bytes].tobytes()
 
 
 def add_bytes(total: Words, data: bytes, form: Form, sign: int = 1) -> Extremes:
@@ -158,10 +154,3 @@ def _add(total, data, n_bytes, hessian_bits, sign, found):  # type: ignore[no-un
         low, high, most = g if g < low else low, g if g > high else high, h if h > most else most
         total[i] += np.uint64(sign) * word
     found[0], found[1], found[2] = low, high, most
-
-
-@njit(nogil=True, cache=True)
-def _cut(words, n_bytes, data):  # type: ignore[no-untyped-def]
-    for i in range(len(words)):
-        for byte in range(n_bytes):
-            data[n_bytes * i + byte] = words[i] >> np.uint64(8 * byte) & np.uint64(255)

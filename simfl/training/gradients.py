@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from simfl.arrays import Doubles, Floats, Ints, Longs, read_only
-from simfl.preprocessing.splitmix import STEP, RowTokens, below, mix, row_token
+from simfl.arrays import Doubles, Floats, Ints, Longs
+from simfl.preprocessing.splitmix import STEP, RowTokens, below, mix, row_token, row_tokens
 from simfl.training._early import fetch_early
 
 _AHEAD = 64  # rows that are drawn before the first of them is added
@@ -41,9 +41,8 @@ def sum_onto_similar(similar_rows: Ints, g: Floats, h: Floats, n_rows: int, seed
 
 def draw_similar(similar_rows: Ints, seed: int) -> Ints:
     """The similar row that each row's gradient goes to under this seed."""
-    drawn = np.empty(len(similar_rows), dtype=np.int32)
-    _draw(similar_rows, np.uint64(seed), drawn)
-    return drawn
+    n, k = similar_rows.shape
+    return similar_rows[np.arange(n), below.py_func(row_tokens(seed, n), k)].astype(np.int32)  # type: ignore[no-untyped-call]
 
 
 def weighted(own: Floats, sums: Longs, exponent: int, places: Ints | None, spare: int = 0) -> Floats:
@@ -64,8 +63,7 @@ def weighted(own: Floats, sums: Longs, exponent: int, places: Ints | None, spare
 
 def sum_per_leaf(leaf: Ints, g: Floats, h: Floats, output: int, n_leaves: int) -> tuple[Doubles, Doubles]:
     """Gradients and hessians of one output, added up in every leaf."""
-    G, H = np.zeros(n_leaves), np.zeros(n_leaves)
-    _sum_per_leaf(leaf, g, h, output, G, H)
+    G, H = (np.bincount(leaf, each[:, output], n_leaves).astype(np.float64) for each in (g, h))
     return G, H
 
 
@@ -76,13 +74,7 @@ def most_uses(similar_rows: Ints, n_rows: int) -> int:
 
 def add_values(margin: Floats, output: int, leaf: Ints, values: Floats) -> None:
     """Add every row's leaf value to its margin."""
-    _add_values(margin, output, leaf, read_only(values))
-
-
-@njit(nogil=True, cache=True)
-def _draw(similar, seed, drawn):  # type: ignore[no-untyped-def]
-    for i in range(similar.shape[0]):
-        drawn[i] = similar[i, below(row_token(seed, i), similar.shape[1])]
+    margin[:, output] += values[leaf]
 
 
 @njit(nogil=True, cache=True)
@@ -108,16 +100,3 @@ def _add_on_grid(own, sums, places, grid, times, total):  # type: ignore[no-unty
         row = places[i]
         for output in range(own.shape[1]):
             total[row, output] = (np.rint(np.float64(own[row, output]) / grid) + times * sums[i, output]) * grid
-
-
-@njit(nogil=True, cache=True)
-def _sum_per_leaf(leaf, g, h, output, G, H):  # type: ignore[no-untyped-def]
-    for i in range(len(leaf)):
-        G[leaf[i]] += g[i, output]
-        H[leaf[i]] += h[i, output]
-
-
-@njit(nogil=True, cache=True)
-def _add_values(margin, output, leaf, values):  # type: ignore[no-untyped-def]
-    for i in range(len(leaf)):
-        margin[i, output] += values[leaf[i]]

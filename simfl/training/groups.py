@@ -77,16 +77,9 @@ def able_rows(weight: Floats, min_group: int) -> Longs | None:
 
 def _groups(goes_to: Ints, weight: Doubles, n_rows: int) -> tuple[Doubles, Doubles]:
     """Per group: its weight, and that of its heaviest row."""
-    total, heaviest = np.zeros(n_rows), np.zeros(n_rows)
-    _add_up(goes_to, weight, total, heaviest)
-    return total, heaviest
-
-
-@njit(nogil=True, cache=True)
-def _add_up(goes_to, weight, total, heaviest):  # type: ignore[no-untyped-def]
-    for i in range(len(goes_to)):
-        total[goes_to[i]] += weight[i]
-        heaviest[goes_to[i]] = max(heaviest[goes_to[i]], weight[i])
+    heaviest = np.zeros(n_rows)
+    np.maximum.at(heaviest, goes_to, weight)
+    return np.bincount(goes_to, weight, n_rows).astype(np.float64), heaviest
 
 
 @njit(nogil=True, cache=True)

@@ -2,9 +2,6 @@
 
 Raw values decide, not bins: a tree from another party has thresholds that are not among this party's quantile cuts, so
 binned rows would take wrong turns. A missing value takes the default direction, as in XGBoost.
-
-Rows are kept in the smallest form that keeps all turns exact: where no feature has more than 255 distinct values,
-as ranks of one byte; else as they are.
 """
 
 from __future__ import annotations
@@ -15,14 +12,12 @@ import numpy as np
 from numba import njit
 from scipy import sparse
 
-from simfl.arrays import AnyArray, Floats, Ints, Longs, Table
+from simfl.arrays import AnyArray, Floats, Ints, Table
 from simfl.training._early import fetch_early
 from simfl.training.trees import LEAF, Tree
 
 BLOCK = 64  # rows that go down a tree side by side
-LINE = 64  # bytes that are fetched at once
-MISSING = 255  # as a rank
-SAMPLE = 1000  # rows that decide whether ranks are tried at all
+LINE = 16  # cells that are fetched at once
 
 
 class Walker(Protocol):
@@ -34,18 +29,12 @@ class Walker(Protocol):
 
 def walker(X: Table, *, by_level: bool = False) -> Walker:
     """The rows in the form that is fastest to traverse. `by_level`: trees may split categories by their levels."""
-    if by_level:
-        return _Dense(X)
-    if not sparse.issparse(X):
-        return _Ranked.from_dense(X) or _Dense(X)
-    # As ranks a sparse table must not become much larger than it is.
-    fits = X.shape[0] * X.shape[1] <= 2 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes)
-    return (_Ranked.from_sparse(X) if fits else None) or _Sparse(X)
+    return _Sparse(X) if sparse.issparse(X) and not by_level else _Dense(X)
 
 
 def leaf_numbers(tree: Tree, X: Table) -> Ints:
     """The leaf of each row, for a table that is used only once."""
-    return (_Sparse(X) if sparse.issparse(X) else _Dense(X)).leaf_numbers(tree)
+    return walker(X).leaf_numbers(tree)
 
 
 class _Dense:
@@ -61,7 +50,7 @@ class _Dense:
             return out
         cut = np.where(tree.feature == LEAF, np.float32(np.nan), tree.threshold)  # at a leaf: nothing reaches it
         missing = np.float32(np.nan) if self.has_missing else None
-        _descend(self.cells, LINE // 4, missing, cut, *_signposts(tree), _rows(), out)
+        _descend(self.cells, missing, cut, *_signposts(tree), np.empty(BLOCK, dtype=np.uint32), out)
         return out
 
 
@@ -76,63 +65,9 @@ class _Sparse:
         return out
 
 
-class _Ranked:
-    """Each value as its rank among the distinct values of its feature."""
-
-    def __init__(self, ranks: AnyArray, values: list[AnyArray]) -> None:
-        self.ranks = ranks
-        self.values = np.concatenate([*values, np.empty(0, dtype=np.float32)])
-        self.first: Longs = np.cumsum([0, *(len(v) for v in values)])  # where the values of a feature start
-
-    @classmethod
-    def from_dense(cls, X: Floats) -> _Ranked | None:
-        """None if a feature has too many distinct values."""
-        known = []
-        for column in X.T:
-            if _distinct(column[:SAMPLE]) is None or (values := _distinct(column)) is None:
-                return None
-            known.append(values)
-        ranks = np.empty(X.shape, dtype=np.uint8)
-        for f, values in enumerate(known):
-            ranks[:, f] = np.where(np.isnan(X[:, f]), MISSING, np.searchsorted(values, X[:, f]))
-        return cls(ranks, known)
-
-    @classmethod
-    def from_sparse(cls, X: Table) -> _Ranked | None:
-        """None if a feature has too many distinct values."""
-        by_column = X.tocsc()
-        known = [_distinct(by_column.data[a:b]) for a, b in zip(by_column.indptr, by_column.indptr[1:], strict=False)]
-        values = [v for v in known if v is not None]
-        if len(values) < len(known):
-            return None
-        ranks = np.full(X.shape, MISSING, dtype=np.uint8)
-        for f, (a, b) in enumerate(zip(by_column.indptr, by_column.indptr[1:], strict=False)):
-            stored = by_column.data[a:b]
-            ranks[by_column.indices[a:b], f] = np.where(np.isnan(stored), MISSING, np.searchsorted(values[f], stored))
-        return cls(ranks, values)
-
-    def leaf_numbers(self, tree: Tree) -> Ints:
-        out = np.empty(len(self.ranks), dtype=np.int32)
-        cut = np.empty(len(tree.feature), dtype=np.uint8)
-        _rank_thresholds(self.values, self.first, tree.feature, tree.threshold, cut)
-        _descend(self.ranks, LINE, np.uint8(MISSING), cut, *_signposts(tree), _rows(), out)
-        return out
-
-
-def _distinct(values: AnyArray) -> AnyArray | None:
-    """The distinct values without NaN, if they fit one byte."""
-    found = np.unique(values)
-    found = found[~np.isnan(found)]
-    return found if len(found) <= MISSING else None
-
-
 def _leaf_places(tree: Tree) -> Ints:
     """The place of every node among the leaves, where it is one."""
     return np.cumsum(tree.feature == LEAF, dtype=np.int32) - np.int32(1)
-
-
-def _rows() -> AnyArray:
-    return np.empty(BLOCK, dtype=np.uint32)
 
 
 def _signposts(tree: Tree) -> tuple[AnyArray, AnyArray, int]:
@@ -165,11 +100,8 @@ def _put_up(feature, default_left, left, posts, to_left):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True)
-def _descend(X, line, missing, cut, posts, to_left, depth, at, out):  # type: ignore[no-untyped-def]
-    """Rows of numbers or of ranks: values from the node's cut on go right.
-
-    `missing`: None if there are none. `line`: how many cells are fetched at once.
-    """
+def _descend(X, missing, cut, posts, to_left, depth, at, out):  # type: ignore[no-untyped-def]
+    """Values from the node's cut on go right. `missing`: None if there are none."""
     # A block of rows goes down level by level without branches, so that the processor works on many rows at once.
     cells, width = X.ravel(), np.uint64(X.shape[1])
     feature_of, next_of, place = posts[0], posts[1], posts[2]
@@ -179,7 +111,7 @@ def _descend(X, line, missing, cut, posts, to_left, depth, at, out):  # type: ig
         later, end = np.uint64(start + size) * width, np.uint64(last) * width
         while later < end:  # the next block's rows
             fetch_early(cells, later)
-            later += np.uint64(line)
+            later += np.uint64(LINE)
         for i in range(size):
             at[i] = 0
         for _ in range(depth):
@@ -189,7 +121,7 @@ def _descend(X, line, missing, cut, posts, to_left, depth, at, out):  # type: ig
                 if missing is None:
                     goes_right = x >= cut[node]
                 else:
-                    is_missing = (x == missing) | (x != x)  # NaN differs from itself
+                    is_missing = x != x  # NaN differs from itself
                     goes_right = (~is_missing & (x >= cut[node])) | (is_missing & ~to_left[node])
                 at[i] = next_of[node] + np.uint32(goes_right)
         for i in range(size):
@@ -220,22 +152,6 @@ def _walk_levels(X, level_set, goes_right, feature, threshold, default_left, lef
                 goes_left = level >= goes_right.shape[1] or not goes_right[level_set[node], level]
             node = left[node] if goes_left else left[node] + 1
         out[i] = place[node]
-
-
-@njit(nogil=True, cache=True)
-def _rank_thresholds(values, first, feature, threshold, cut):  # type: ignore[no-untyped-def]
-    """Per node how many of its feature's values lie below the threshold; at a leaf: beyond all ranks."""
-    for node in range(len(feature)):
-        cut[node] = MISSING
-        if feature[node] != LEAF:
-            low, end = first[feature[node]], first[feature[node] + 1]
-            while low < end:
-                middle = (low + end) // 2
-                if values[middle] < threshold[node]:
-                    low = middle + 1
-                else:
-                    end = middle
-            cut[node] = low - first[feature[node]]
 
 
 @njit(nogil=True, cache=True)

@@ -11,14 +11,6 @@ from simfl.joint.rows import LIGHT, ONE_ROW, BinnedRows, Placement, SparseRows, 
 from tests.joint.levels import Reference, as_sparse, begin, followed, level_of, random_level, splits_of
 
 
-@pytest.fixture(scope="module", params=["few", "many"], autouse=True)
-def kernels(request):
-    """Dense rows have two kinds of kernels: every test takes both."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "FEW_ROWS", 10**9 if request.param == "few" else 0)
-        yield
-
-
 def below(point):
     """Two cells: bins below the point, and the others."""
     return (np.arange(256) >= point).astype(np.uint8)

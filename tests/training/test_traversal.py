@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from simfl.training.traversal import _Dense, _Ranked, _Sparse, leaf_numbers, walker
+from simfl.training.traversal import _Dense, _Sparse, leaf_numbers, walker
 from simfl.training.trees import Tree, children, from_booster
 from tests.training.boosters import depth, foreign_booster, table
 
@@ -17,11 +17,10 @@ def test_a_foreign_tree_sends_every_row_to_the_leaf_that_its_raw_values_say(seed
     X = table(400, 5, seed + 1, missing)
     theirs = booster.predict(xgb.DMatrix(X), pred_leaf=True).astype(int).reshape(-1)
     margins = booster.predict(xgb.DMatrix(X), output_margin=True)
-    for rows in (_Dense(X), _Ranked.from_dense(X), walker(X)):
-        ours = rows.leaf_numbers(tree)
-        pairs = set(zip(ours.tolist(), theirs.tolist(), strict=True))
-        assert len(pairs) == len(set(ours.tolist())) == len(set(theirs.tolist()))
-        assert (tree.value[tree.leaves][ours] == margins).all()
+    ours = leaf_numbers(tree, X)
+    pairs = set(zip(ours.tolist(), theirs.tolist(), strict=True))
+    assert len(pairs) == len(set(ours.tolist())) == len(set(theirs.tolist()))
+    assert (tree.value[tree.leaves][ours] == margins).all()
 
 
 @settings(max_examples=15)
@@ -34,20 +33,8 @@ def test_what_a_sparse_row_does_not_store_is_missing(seed):
     other = sparse.random(200, 8, density=0.3, format="csr", dtype=np.float32, random_state=seed + 1)
     other.data[::7] = np.nan
     margins = booster.predict(xgb.DMatrix(other), output_margin=True)
-    for rows in (_Sparse(other), _Ranked.from_sparse(other)):
-        assert (tree.value[tree.leaves][rows.leaf_numbers(tree)] == margins).all()
-
-
-def test_rows_become_ranks_where_values_repeat_and_the_table_does_not_grow():
-    rng = np.random.default_rng(0)
-    repeating, distinct = rng.integers(0, 255, (3000, 4)), rng.normal(size=(3000, 4))
-    assert isinstance(walker(repeating.astype(np.float32)), _Ranked)
-    assert isinstance(walker(distinct.astype(np.float32)), _Dense)
-    assert isinstance(walker(np.hstack([repeating, distinct]).astype(np.float32)), _Dense)
-    ones = sparse.random(500, 8, density=0.3, format="csr", dtype=np.float32, data_rvs=np.ones)
-    assert isinstance(walker(ones), _Ranked)
-    assert isinstance(walker(sparse.random(500, 8, density=0.9, format="csr", dtype=np.float32)), _Sparse)
-    assert isinstance(walker(sparse.csr_matrix((100, 1000), dtype=np.float32)), _Sparse)
+    assert isinstance(walker(other), _Sparse)
+    assert (tree.value[tree.leaves][leaf_numbers(tree, other)] == margins).all()
 
 
 def test_a_threshold_between_below_and_above_all_values_of_a_party():
@@ -56,7 +43,7 @@ def test_a_threshold_between_below_and_above_all_values_of_a_party():
     for threshold, expected in ((0.5, [1, 1, 1, 0]), (2.0, [0, 1, 1, 0]), (2.5, [0, 0, 1, 0]), (9.0, [0, 0, 0, 0])):
         cut = np.array([threshold, 0, 0], np.float32)
         tree = Tree(feature, cut, np.array([True, False, False]), children(feature), np.zeros(3, np.float32))
-        for rows in (_Dense(X), _Ranked.from_dense(X), _Sparse(sparse.csr_matrix(X))):
+        for rows in (_Dense(X), _Sparse(sparse.csr_matrix(X))):
             assert rows.leaf_numbers(tree).tolist() == expected
 
 
@@ -67,8 +54,7 @@ def test_a_tree_of_one_leaf_and_an_uneven_tree():
     chain = xgb.train({"max_depth": 0, "min_child_weight": 0, "base_score": 0.0}, xgb.DMatrix(y[:, None], y), 1)
     tree, X = from_booster(chain), y[:, None].astype(np.float32)
     assert depth(tree) > 8
-    for rows in (_Dense(X), _Ranked.from_dense(X)):
-        assert (tree.value[tree.leaves][rows.leaf_numbers(tree)] == chain.predict(xgb.DMatrix(X))).all()
+    assert (tree.value[tree.leaves][leaf_numbers(tree, X)] == chain.predict(xgb.DMatrix(X))).all()
 
 
 def test_binned_rows_would_take_wrong_turns():
