@@ -10,9 +10,8 @@ import simfl
 from simfl.data.schema import Schema, xgboost_types
 from simfl.model import warm_start
 from simfl.model.home import Continuation, Home
-from simfl.training import ubjson
 from simfl.training.losses import loss_named
-from simfl.training.trees import all_trees
+from simfl.training.trees import all_trees, split_conditions
 
 PARTIES = ("north", "south", "west")
 
@@ -117,7 +116,7 @@ def test_new_trees_are_those_of_xgboosts_own_training_and_none_are_possible():
     found = continuation(loss_named("binary:logistic", {}), learned).new_trees(home)
     rows = xgb.QuantileDMatrix(home.X, label=home.y, base_margin=home.margin[:, 0])
     trained = xgb.train({**learned, "learning_rate": 0.3, "max_depth": 3, "seed": 0}, rows, 12)
-    assert ubjson.arrays(bytes(found.booster.save_raw("ubj")), "split_conditions")
+    assert split_conditions(found.booster)
     for ours, theirs in zip(all_trees(found.booster), all_trees(trained), strict=True):
         np.testing.assert_array_equal(ours.value, theirs.value)
         np.testing.assert_array_equal(ours.threshold, theirs.threshold)

@@ -56,11 +56,6 @@ class Authority:
     """The root and its certificates, in a private folder. Opened for the first time, it makes the root."""
 
     def __init__(self, folder: Path, study: str) -> None:
-        if (folder / "state").exists():
-            raise EngineError(
-                f"{folder} was made by an earlier SimFL, whose certificates name no role. Move it away, run "
-                "`simfl provision` and replace all kits."
-            )
         self.folder = private_folder(folder)
         private_folder(folder.parent)
         private_folder(folder / "issued")

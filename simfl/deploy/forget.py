@@ -21,7 +21,6 @@ from typing import Literal
 
 import msgspec
 
-from simfl.deploy import traces
 from simfl.deploy.orders import ORDER_FILE
 from simfl.deploy.party_file import read_party_file
 from simfl.deploy.study import digest_of
@@ -36,7 +35,6 @@ _LEDGER = b"simfl ledger"
 class Home:
     """Where runs are kept: the folder with `runs/`, and the kit with FLARE's copies of the jobs."""
 
-    place: traces.Place
     who: str
     root: Path
     kit: Path | None
@@ -47,12 +45,12 @@ class Home:
         file = where if where.is_file() else where / "party.toml"
         if file.is_file():
             own = read_party_file(file)
-            return cls("party", own.name, file.resolve().parent, Path(own.kit) if own.kit else None)
+            return cls(own.name, file.resolve().parent, Path(own.kit) if own.kit else None)
         if not where.is_dir():
             raise FileError(f"There is no {where}. Name a party.toml, a hub's kit, or the folder of a study.")
         if (where / "startup" / "fed_server.json").exists():
-            return cls("hub", "hub", where.resolve(), where.resolve())
-        return cls("submitter", "submitter", where.resolve(), None)
+            return cls("hub", where.resolve(), where.resolve())
+        return cls("submitter", where.resolve(), None)
 
     @property
     def runs(self) -> dict[str, list[Path]]:

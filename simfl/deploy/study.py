@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import numpy as np
 import pandas as pd
 from msgspec import Meta
 
-from simfl.arrays import AnyArray
 from simfl.data import files
 from simfl.data.schema import Schema
+from simfl.data.table import objective_for, why_objective
 from simfl.deploy.party_file import PartyFile, parse, read_bytes, read_text
 from simfl.errors import DataError, FileError, ParameterError, PrivacyError, StudyError
 from simfl.params import Params, is_private, train_params
@@ -30,7 +29,6 @@ from simfl.training.losses import labels_of
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # also a FLARE site, a folder and part of a certificate
 _RESERVED: Final = ("hub", "server", "submitter")  # these kits exist in every study
-MOST_CLASSES: Final = 20  # whole numbers with more values are numbers
 MOST_CODES: Final = 10  # a column of whole numbers with more values is hardly a code
 Excess = Annotated[float, Meta(ge=0, le=1)]
 
@@ -254,7 +252,8 @@ def example_study(table: Path | None = None, label: str | None = None, weight: s
     data = files.read(table, files.Target.of(label, None, weight))
     if data.schema is None:
         raise DataError(f"{table} has columns without names. Give a CSV or Parquet file.")
-    objective, why = suggest_objective(data.y)
+    known = data.y[~pd.isna(data.y)]
+    objective, why = objective_for(known), why_objective(known).replace("--objective ", "")
     head, rest = text.split("[columns]", 1)
     head = head.replace('"outcome"   ', _quoted(label))
     if weight is not None:
@@ -267,25 +266,6 @@ def example_study(table: Path | None = None, label: str | None = None, weight: s
 
 def _quoted(name: str | None) -> str:
     return msgspec.json.encode(name).decode()  # as TOML does
-
-
-def suggest_objective(y: AnyArray) -> tuple[str, str]:
-    """The objective that labels suggest, and why.
-
-    >>> suggest_objective(np.array(["ill", "well", "ill"]))
-    ('binary:logistic', 'the label has 2 classes')
-    >>> suggest_objective(np.arange(7))
-    ('multi:softprob', 'the label has 7 classes')
-    >>> suggest_objective(np.array([0.5, 1.25, 3.0]))[0]
-    'reg:squarederror'
-    """
-    known = y[~pd.isna(y)]
-    classes = len(np.unique(known.astype(str)))
-    is_number = np.issubdtype(known.dtype, np.number)
-    whole = is_number and bool(np.all(known == np.round(known)))
-    if is_number and not (whole and classes <= MOST_CLASSES):
-        return "reg:squarederror", f"the label is a number with {classes} values"
-    return ("binary:logistic" if classes <= 2 else "multi:softprob"), f"the label has {classes} classes"
 
 
 def _with_codes(line: str, table: Any) -> str:

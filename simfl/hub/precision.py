@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from simfl import messages as msg
-from simfl.arrays import Longs
 from simfl.errors import DataError
 from simfl.hub.asking import refuse_unless
 from simfl.params import MAX_WEIGHT, Params
@@ -116,11 +115,6 @@ class Precision:
     def _leaf_bounds(self) -> dict[str, tuple[float, float]]:
         """Per party: how large its sums of gradients and of hessians in a leaf can be."""
         return {party: (s.total_gradient, s.total_hessian) for party, s in self.started.items()}
-
-    def are_possible(self, lowest: Longs, highest: Longs, parties: Sequence[str]) -> bool:
-        """Whether no party's sums per leaf can be refused: all of them at once, as every tree is checked."""
-        most = np.ldexp([self._leaf_bounds[party] for party in parties], [-unit for unit in self.per_leaf])
-        return bool((lowest >= most * (-1, 0)).all() and (highest <= most).all())
 
     def check_leaf_sums(self, lowest: Sequence[int], highest: Sequence[int], parties: Sequence[str]) -> None:
         """Refuse sums of these parties beyond what they announced: the extremes of gradients and of hessians."""

@@ -258,7 +258,9 @@ class Rounds:
                 sent += [wire.bytes_of(array, "i8", (n_leaves,)) for array in both]
         each = np.frombuffer(b"".join(sent), dtype="<i8").reshape(len(sums), 2, n_leaves)
         if not self.masks.on:
-            self._check_each(each, list(sums))
+            for party, low, high in zip(sums, each.min(axis=2).tolist(), each.max(axis=2).tolist(), strict=True):
+                with sent_by(party):
+                    self.precision.check_leaf_sums(low, high, [party])
         total = each.sum(axis=0)  # modulo 2 ** 64, in which masks cancel
         try:
             self.precision.check_leaf_sums(total.min(axis=1).tolist(), total.max(axis=1).tolist(), list(sums))
@@ -270,15 +272,6 @@ class Rounds:
             ) from None
         exponents = self.precision.per_leaf
         return from_ints(total[0], exponents[0]), from_ints(total[1], exponents[1])
-
-    def _check_each(self, sums: AnyArray, parties: Sequence[str]) -> None:
-        """Refuse sums per leaf beyond what their party announced."""
-        lowest, highest = sums.min(axis=2), sums.max(axis=2)
-        if self.precision.are_possible(lowest, highest, parties):
-            return
-        for party, low, high in zip(parties, lowest.tolist(), highest.tolist(), strict=True):
-            with sent_by(party):
-                self.precision.check_leaf_sums(low, high, [party])
 
     def finish(self) -> None:
         """The last trees and their metrics."""

@@ -31,6 +31,7 @@ _START = re.compile(r"\[?-?\d{1,20}(\.\d{1,20})?(E[+-]?\d{1,3})?(,-?\d{1,20}(\.\
 
 Number = Annotated[str, Meta(pattern=r"\A[0-9]{1,9}\Z")]  # XGBoost writes parameters as text
 Real = Annotated[str, Meta(pattern=r"\A[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?\Z")]  # not negative
+OneReal = Annotated[str, Meta(pattern=r"\A\[[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?\]\Z")]
 Place = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Characters: TypeAlias = npt.NDArray[np.int8]
@@ -126,71 +127,25 @@ class LearnerModelParam(_Part):
     num_target: Literal["1"]
 
 
-class RegLossParam(_Part):
-    """Of the objectives with one output."""
-
-    scale_pos_weight: Real
-
-
-class SoftmaxParam(_Part):
-    """Of several classes."""
-
-    num_class: Number
-
-
-class QuantileParam(_Part):
-    """Of reg:quantileerror."""
-
-    quantile_alpha: Annotated[str, Meta(pattern=r"\A\[[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?\]\Z")]
-
-
-class HuberParam(_Part):
-    """Of reg:pseudohubererror."""
-
-    huber_slope: Real
-
-
-class PoissonParam(_Part):
-    """Of count:poisson."""
-
-    max_delta_step: Real
-
-
-class TweedieParam(_Part):
-    """Of reg:tweedie."""
-
-    tweedie_variance_power: Real
-
-
-class AftParam(_Part):
-    """Of survival:aft."""
-
-    aft_loss_distribution: Literal["normal", "logistic", "extreme"]
-    aft_loss_distribution_scale: Real
-
-
-class Objective(_Part):
-    """The objective, with its parameters."""
-
-    name: ObjectiveName
-    reg_loss_param: RegLossParam | None = None
-    softmax_multiclass_param: SoftmaxParam | None = None
-    quantile_loss_param: QuantileParam | None = None
-    pseudo_huber_param: HuberParam | None = None
-    poisson_regression_param: PoissonParam | None = None
-    tweedie_regression_param: TweedieParam | None = None
-    aft_loss_param: AftParam | None = None
-
-
-_PARAMETERS = {  # of which objective
-    **dict.fromkeys(("binary:logistic", "reg:squarederror", "reg:gamma"), "reg_loss_param"),
-    "multi:softprob": "softmax_multiclass_param",
-    "reg:quantileerror": "quantile_loss_param",
-    "reg:pseudohubererror": "pseudo_huber_param",
-    "count:poisson": "poisson_regression_param",
-    "reg:tweedie": "tweedie_regression_param",
-    "survival:aft": "aft_loss_param",
+# What an objective's parameters are called, which objectives have them, and what they are.
+_PARAMETERS: dict[str, tuple[tuple[ObjectiveName, ...], dict[str, Any]]] = {
+    "reg_loss_param": (("binary:logistic", "reg:squarederror", "reg:gamma"), {"scale_pos_weight": Real}),
+    "softmax_multiclass_param": (("multi:softprob",), {"num_class": Number}),
+    "quantile_loss_param": (("reg:quantileerror",), {"quantile_alpha": OneReal}),
+    "pseudo_huber_param": (("reg:pseudohubererror",), {"huber_slope": Real}),
+    "poisson_regression_param": (("count:poisson",), {"max_delta_step": Real}),
+    "tweedie_regression_param": (("reg:tweedie",), {"tweedie_variance_power": Real}),
+    "aft_loss_param": (
+        ("survival:aft",),
+        {"aft_loss_distribution": Literal["normal", "logistic", "extreme"], "aft_loss_distribution_scale": Real},
+    ),
 }
+_sections = {name: msgspec.defstruct(name, [*own.items()], bases=(_Part,)) for name, (_, own) in _PARAMETERS.items()}
+Objective: Any = msgspec.defstruct(
+    "Objective",
+    [("name", ObjectiveName), *((name, own | None, None) for name, own in _sections.items())],
+    bases=(_Part,),
+)
 
 
 class Learner(_Part):
@@ -308,7 +263,7 @@ def _check_sizes(learner: Learner, n_classes: int | None, schema: Schema | None)
     )
     _refuse_unless(several or (n_classes or 1) <= 2, f"{n_classes} classes for one output")
     given = [name for name in objective.__struct_fields__[1:] if getattr(objective, name) is not None]
-    wanted = [_PARAMETERS[objective.name]] if objective.name in _PARAMETERS else []
+    wanted = [name for name, (objectives, _) in _PARAMETERS.items() if objective.name in objectives]
     _refuse_unless(given == wanted, f"parameters not of {objective.name}")
     if objective.softmax_multiclass_param is not None:
         _refuse_unless(int(objective.softmax_multiclass_param.num_class) == n_outputs, "two numbers of classes")

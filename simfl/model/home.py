@@ -65,7 +65,7 @@ Learn = Callable[[Home], Correction]
 
 @dataclass(frozen=True)
 class NewTrees:
-    """Trees of XGBoost's own. It says where rows end: to read all trees takes longer, so only those kept are read."""
+    """Trees of XGBoost's own. It says where rows end; only those kept become `Tree`s."""
 
     booster: xgb.Booster
     n_rounds: int

@@ -97,18 +97,15 @@ def start_of(document: Document) -> Doubles:
 
 def set_start(document: Document, base_score: Iterable[float]) -> None:
     """Give the model other start values. Changes the document."""
-    document["learner"]["learner_model_param"]["base_score"] = _start_text(base_score)
+    text = f"[{','.join(repr(float(np.float32(score))) for score in base_score)}]"
+    document["learner"]["learner_model_param"]["base_score"] = text
 
 
 def with_start(booster: xgb.Booster, base_score: Iterable[float]) -> xgb.Booster:
-    """The same booster with other start values; its trees are copied and not read."""
-    # XGBoost writes its keys in alphabetical order: behind the trees, and behind all names, only this one is so called.
-    data = ubjson.with_last_text(bytes(booster.save_raw("ubj")), "base_score", _start_text(base_score))
-    return _loaded(data)
-
-
-def _start_text(base_score: Iterable[float]) -> str:
-    return f"[{','.join(repr(float(np.float32(score))) for score in base_score)}]"
+    """The same booster with other start values."""
+    document = ubjson.decode(bytes(booster.save_raw("ubj")))
+    set_start(document, base_score)
+    return _loaded(ubjson.encode(document))
 
 
 def with_covers(booster: xgb.Booster, leaves: AnyArray, weight: Floats | None = None) -> xgb.Booster:

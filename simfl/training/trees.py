@@ -134,13 +134,18 @@ def from_booster(booster: xgb.Booster) -> Tree:
 
 def all_trees(booster: xgb.Booster) -> list[Tree]:
     """All trees of a booster."""
-    document = ubjson.decode(bytes(booster.save_raw("ubj")))
-    return [_tree(saved) for saved in document["learner"]["gradient_booster"]["model"]["trees"]]
+    return [_tree(saved) for saved in _saved(booster)]
 
 
 def split_conditions(booster: xgb.Booster) -> list[Floats]:
     """Per tree of a booster that was trained here, in its own order of the nodes: the threshold, or a leaf's value."""
-    return ubjson.arrays(bytes(booster.save_raw("ubj")), "split_conditions")
+    return [saved["split_conditions"] for saved in _saved(booster)]
+
+
+def _saved(booster: xgb.Booster) -> list[dict[str, Any]]:
+    document = ubjson.decode(bytes(booster.save_raw("ubj")))
+    trees: list[dict[str, Any]] = document["learner"]["gradient_booster"]["model"]["trees"]
+    return trees
 
 
 def _tree(saved: dict[str, AnyArray]) -> Tree:

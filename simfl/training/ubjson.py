@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simfl.arrays import AnyArray
-
 DEEPEST = 16  # objects and lists in each other; a model has seven
 _NUMBERS = {b"i": ">b", b"U": ">B", b"I": ">h", b"l": ">i", b"L": ">q", b"d": ">f", b"D": ">d"}
 _DTYPES = {b"i": "i1", b"U": "u1", b"l": "i4", b"L": "i8", b"d": "f4"}
@@ -36,34 +34,6 @@ def last_object(data: bytes, first_key: str) -> dict[str, Any]:
     if reader.at < 0:
         raise ValueError(f"it has no object that begins with {first_key!r}")
     return reader.object()
-
-
-def arrays(data: bytes, key: str) -> list[AnyArray]:
-    """The arrays that stand under this key, in their order; nothing else is read, so only for bytes made here.
-
-    >>> arrays(encode([{"a": np.array([1, 2], dtype=np.int32)}, {"a": np.array([3], dtype=np.int32)}]), "a")
-    [array([1, 2], dtype=int32), array([3], dtype=int32)]
-    """
-    reader, mark, found = _Reader(data), _sized(key.encode()) + b"[$", []
-    while (place := data.find(mark, reader.at)) >= 0:
-        reader.at = place + len(mark)
-        found.append(reader.array())
-    return found
-
-
-def with_last_text(data: bytes, key: str, text: str) -> bytes:
-    """The same bytes with another text in the place of the last one that stands under this key.
-
-    >>> decode(with_last_text(encode({"a": "b", "c": "d"}), "a", "long"))
-    {'a': 'long', 'c': 'd'}
-    """
-    reader, mark = _Reader(data), _sized(key.encode()) + b"S"
-    place = data.rfind(mark)
-    if place < 0:
-        raise ValueError(f"it has no text {key!r}")
-    reader.at = begin = place + len(mark)
-    reader.text()
-    return data[:begin] + _sized(text.encode()) + data[reader.at :]
 
 
 class _Reader:

@@ -257,13 +257,6 @@ def test_an_authority_without_its_key_makes_no_new_root(place):
         place.sign()
 
 
-def test_an_authority_of_an_earlier_version_is_left_alone(tmp_path):
-    place = Place(tmp_path)
-    (place.kits / ".authority" / place.study.name / "state").mkdir(parents=True)
-    with pytest.raises(EngineError, match="Move it away"):
-        provision(place.study, place.kits)
-
-
 def test_a_hub_that_moves_gets_a_certificate_of_its_new_host(tmp_path):
     place = Place(tmp_path)
     provision(place.study, place.kits)

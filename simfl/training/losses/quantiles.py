@@ -7,7 +7,7 @@ Lange, "Quantile regression via an MM algorithm", 2000). A row far from its pred
 makes a long step. The values at which nothing moves any more are the same: those that have the right share of all
 parties' rows below them.
 
-Errors are measured in units of `label_spread`, how far labels lie from their mean: then penalties, and sums in fixed
+Errors are measured in units of how far all parties' labels lie from their mean: then penalties, and sums in fixed
 point, do not depend on the unit of the labels.
 """
 
