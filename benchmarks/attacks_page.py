@@ -27,7 +27,8 @@ def page(found: dict[str, Any], quick: bool, picture: str) -> Page:
         made.say(found["remark"])
     made.say(
         "Every attack stands beside guessing: what the same attacker gets without the model, or from one that was "
-        "trained without the person. Bounds and intervals: 95 %."
+        "trained without the person. Bounds and intervals: 95 %. For the paper's recipe the columns were put on a "
+        "common scale first: its r = 4 is meant for that."
     )
     say_short(made, found)
     made.picture(picture, "Rows, membership and epsilon: every attack beside guessing or the promise")

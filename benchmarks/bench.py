@@ -188,7 +188,7 @@ PROGRAMS = {
     "faiss": "FAISS `IndexBinaryFlat` on one-hot codes",
 }
 WAYS = {
-    "prepare": "default: blind, 10,000 candidates",
+    "prepare": "similar recipe: blind, 10,000 candidates",
     "prepare-shared": "shared tables, 10,000 candidates",
     "prepare-exact": "blind, all rows compared",
     "five-million": "blind, 2,000 candidates",
@@ -247,7 +247,7 @@ def _growth(found: dict[str, Any]) -> Rows:
 
 
 def _training(found: dict[str, Any]) -> Rows:
-    kinds = {"training": "default recipe", "training-200k": "200,000 rows", "training-plain": "`extra_depth=0`"}
+    kinds = {"training": "similar recipe", "training-200k": "200,000 rows", "training-plain": "no extra levels"}
     columns = [(f"{r['shape']}, {kinds[n]}", r) for n in kinds for r in found.get(n, [])]
     if not columns:
         return []
@@ -273,7 +273,7 @@ def _training(found: dict[str, Any]) -> Rows:
 def _profile(found: dict[str, Any]) -> Rows:
     rows: Rows = []
     for r in found.get("profile", []):
-        rows = [[f"{r['rows']:,} {r['shape']} rows, default recipe", "milliseconds per tree, all threads together"]]
+        rows = [[f"{r['rows']:,} {r['shape']} rows, similar recipe", "milliseconds per tree, all threads together"]]
         for kind, seconds in r["thread_seconds_per_tree"].items():
             name = "of `Grow`, the growing itself" if kind == "growing" else f"`{kind}`"
             rows += [[name, f"{1000 * seconds:.1f}"]] if seconds > 1e-3 else []
@@ -301,12 +301,15 @@ def _bins(found: dict[str, Any]) -> Rows:
     return _in_columns(rows) if len(rows) > 1 else []
 
 
+LIGHTER = {"rematch": "`rematch=0`", "extra_depth": "no extra levels"}
+
+
 def _midsize(found: dict[str, Any]) -> Rows:
     head = ["", "stage 1, s", "stage 2, s", "of it growing", "`xgb.train` on all rows, s"]
     rows: list[Cells] = [[*head, "stage 2 over `xgb.train`", "growing alone over `xgb.train`"]]
     keys = ("prepare", "simfl", "builders_grow", "all_in", "over_all_in", "growing_over_all_in")
     for r in found.get("midsize", []):
-        name = ", ".join(f"`{k}={v}`" for k, v in r["options"].items()) or "default recipe"
+        name = ", ".join(LIGHTER[k] for k in r["options"]) or "similar recipe"
         rows.append([name, *(_parts(r[k]) for k in keys)])
     return _in_columns(rows) if len(rows) > 1 else []
 

@@ -28,7 +28,7 @@ PALE_SOLO = "#eab48f"
 OTHERS = "#1c2330"  # software of others, and what is published
 COLOURS = {  # the report's, by all the names that our tables use
     **ON_PAPER,
-    **dict.fromkeys(("similar", "SimFL, default recipe", "SimFL, similar"), ON_PAPER["SimFL"]),
+    **dict.fromkeys(("similar", "SimFL, similar recipe", "SimFL, similar"), ON_PAPER["SimFL"]),
     **dict.fromkeys(("joint", "SimFL, joint"), ON_PAPER[JOINT]),
     **dict.fromkeys(("SimFL, paper's recipe", "SimFL, paper"), ON_PAPER["paper"]),
     "best SOLO": ON_PAPER["SOLO"],

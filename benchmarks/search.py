@@ -32,7 +32,7 @@ BLOCK = 4096
 
 
 def make_codes(n_rows: int, n_features: int, n_hashes: int, seed: int = 0) -> Codes:
-    """Codes of correlated, partly skewed features, hashed as the default recipe does."""
+    """Codes of correlated, partly skewed features, hashed as the similar recipe does."""
     rng = np.random.default_rng(seed)
     mixing = np.eye(n_features) + 0.35 * np.random.default_rng(1).normal(size=(n_features, n_features))
     rows = rng.normal(size=(n_rows, n_features)) @ mixing

@@ -8,9 +8,8 @@ growth    the same from 50,000 to 800,000 rows: the measured exponent
 training  stage 2 against `xgb.train` on all rows pooled, and against one party alone plus the others' passes down the
           trees: seconds per tree in one run, as ratios, and bytes per tree
 both      stage 1 and some trees of stage 2 of 10,000,000 rows in one process: seconds, peak memory
-growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread; and by
-          XGBoost where the loss falls most, to no more leaves than the pruning leaves
-bins      256 bins and 64, the default of large parties: log loss on new rows, seconds per tree
+growing   one tree of a builder, ten levels, by histograms and by XGBoost on the same cut points, on one thread
+bins      256 bins and 64, as large parties have: log loss on new rows, seconds per tree
 sparse    both stages on 70,000 x 20,000 words: seconds, peak memory
 profile   where the time of a tree goes
 
@@ -141,7 +140,7 @@ def training(shape: str, n: int, n_trees: int, repeats: int, **options: Any) -> 
     threads = multiprocessing.cpu_count()
     plain = {"objective": "binary:logistic", "max_depth": DEPTH, "learning_rate": 0.1, "nthread": threads}
     fixed.train(ready, callbacks=[], **settings | {"n_trees": N_PARTIES}, **options)  # bins, compilation
-    deep = plain | {"max_depth": DEPTH + 2, "min_child_weight": 0}  # what a builder of the default recipe grows
+    deep = plain | {"max_depth": DEPTH + 2, "min_child_weight": 0}  # what a builder of the similar recipe grows
     walkers = [walker(member.rows.X) for member in members[1:]]
     grown = xgb.train(deep, alone, n_trees)
     turns, made = in_turn(

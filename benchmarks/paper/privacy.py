@@ -113,11 +113,11 @@ def _verdict(results: dict[tuple[str, str, int], cells.Result], widths: dict[str
     return (
         "Verdict: the theorem holds as it is stated, and the condition is checked. The conclusion does not follow: the "
         "rows that fit may all lie close to the true one. With the paper's own L the attack gets at least 20 points "
-        f"more than guessing on {strong}. The default recipe's hashes tell more than "
+        f"more than guessing on {strong}. The similar recipe's hashes tell more than "
         f"the paper's on {', '.join(more) or 'none'}: what finds similar rows better also locates them better. Where "
         f"rows have their hash values to themselves ({named}), these are as good as "
         "names: a look into the table tells who is in it. Fewer hashes help, wider buckets help, and neither is a "
-        'guarantee. So the default recipe matches blindly (`matching="blind"`): no party sees a hash value of another, '
+        'guarantee. So the similar recipe matches blindly (`matching="blind"`): no party sees a hash value of another, '
         "and the hub sees keyed names. What is left then, and what every role gets in every mode: "
         "[the audit](audit.md)."
     )

@@ -16,7 +16,7 @@ import simfl
 from benchmarks import cells
 from benchmarks.data import load, split
 
-DEFAULT, PAPER, TFL, SOLO, ALL_IN = "SimFL, default recipe", "SimFL, paper's recipe", "TFL", "SOLO", "ALL-IN"
+DEFAULT, PAPER, TFL, SOLO, ALL_IN = "SimFL, similar recipe", "SimFL, paper's recipe", "TFL", "SOLO", "ALL-IN"
 
 # "paper": what its experiments used, as far as the text and a reproduction of its baselines tell.
 # "today": what a user would run. XGBoost's defaults otherwise.

@@ -29,7 +29,7 @@ def write(plan: Plan, out: Path, command: str) -> None:
     made.say(
         "Qinbin Li, Zeyi Wen, Bingsheng He, *Practical Federated Gradient Boosting Decision Trees*, AAAI 2020. Each "
         "claim on six data sets (SUSY and HIGGS are samples, Reuters stands in for real-sim unless LIBSVM's files are "
-        "there). *Paper's settings*: its recipe with the settings of its experiments. *Today's*: the default recipe as "
+        "there). *Paper's settings*: its recipe with the settings of its experiments. *Today's*: the similar recipe as "
         "a user runs it. *Open*: the difference is smaller than twice its standard error."
     )
     lines = [

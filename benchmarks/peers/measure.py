@@ -26,7 +26,7 @@ from simfl.params import TRAIN_NAMES, first_stage
 
 TASKS = cells.ROOT / "runs" / "peers"
 SCRIPTS = Path(__file__).parent
-DEFAULT, JOINT, PAPER = "SimFL, default recipe", "SimFL, joint", "SimFL, paper's recipe"
+DEFAULT, JOINT, PAPER = "SimFL, similar", "SimFL, joint", "SimFL, paper's recipe"
 SOLO, ALL_IN = "XGBoost alone (SOLO, best party)", "XGBoost on all rows (ALL-IN)"
 PLUGIN_NAME, CYCLIC, BAGGING, DIVIDED, FEDTREE_NAME = (
     "XGBoost federated plugin",

@@ -181,7 +181,7 @@ def plainly(failure: str) -> str:
     return fact if colon and name.isidentifier() else failure
 
 
-RIVALS = (CYCLIC, BAGGING, DIVIDED, PAPER)  # what the default recipe must be better than
+RIVALS = (CYCLIC, BAGGING, DIVIDED, PAPER)  # what the similar recipe must be better than
 KEEPING = (DEFAULT, JOINT, PLUGIN_NAME, *RIVALS[:3], FEDTREE_NAME, PAPER)  # nobody hands out rows
 
 
@@ -199,7 +199,7 @@ def verdicts(results: Results) -> list[str]:
         level += joint <= losses[ALL_IN]
     n = len(results.places)
     return [
-        f"**Default recipe: lower log loss than cyclic, bagging and the paper's recipe at {beaten} of {n} places.**",
+        f"**Similar: lower log loss than cyclic, bagging and the paper's recipe at {beaten} of {n} places.**",
         *unlike,
         f"Joint: the lowest log loss of all that keep their rows at {lowest} of {n} places, at or below pooling's at "
         f"{level} of {n}.",
