@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import xgboost as xgb
 
@@ -14,7 +13,7 @@ from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import DataError, FileError, MissingExtraError
 from simfl.model import Model
 from simfl.model.xgboost_document import objective_of, set_start, start_of, to_booster, to_document
-from simfl.params import Params
+from simfl.params import Params, settings
 from simfl.storage import write_atomically
 
 IN_ONNX = ("binary:logistic", "multi:softprob", "reg:squarederror")  # others lose their transformation on the way
@@ -39,7 +38,7 @@ class MLflow(Callback):
         self.own = self._mlflow.active_run() is None
         if self.own:
             self._mlflow.start_run(run_name=self.run_name)
-        self._mlflow.log_params({"parties": ", ".join(parties)} | msgspec.to_builtins(params))
+        self._mlflow.log_params({"parties": ", ".join(parties)} | settings(params))
 
     def after_tree(self, record: TreeRecord) -> None:
         told = {f"{where}_{name}": v for where in ("train", "validation") for name, v in getattr(record, where).items()}

@@ -424,7 +424,6 @@ Fact = Annotated[
     Meta(
         pattern=r"^(names|hash values|trees|grown together|drawn trees|ids of rows"
         r"|(masked|plain|exact) sums"
-        r"|own cut points"
         r"|(columns|hashes|min_group|epsilon) [0-9]{1,12}(\.[0-9]{1,12})?(e[+-]?[0-9]{1,2})?)\Z"
     ),
 ]

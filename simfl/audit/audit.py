@@ -205,7 +205,6 @@ def _setting(scenario: Scenario, options: Options, matching: Matching) -> Settin
         n_hashes=scenario.hashed.n_hashes,
         bucket_width=scenario.hashed.hashing.width,
         n_neighbors=stage_1.n_neighbors,
-        scale=stage_1.scale,
         rematch=parameters.search_of(scenario.stage_2).rematch,
         seed=options.random_state,
     )
@@ -224,7 +223,6 @@ def _joint_setting(scenario: Together, options: Options) -> Setting:
         n_hashes=0,
         bucket_width=0.0,
         n_neighbors=0,
-        scale="none",
         rematch=0,
         seed=options.random_state,
         epsilon=params.epsilon,

@@ -111,7 +111,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     n_hashes: int
     bucket_width: float
     n_neighbors: int
-    scale: str
     rematch: int
     seed: int
     epsilon: float | None = None  # of trees that are drawn, with noisy sums

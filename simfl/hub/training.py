@@ -26,7 +26,7 @@ from simfl.hub.round import Plan, Rounds, Turn
 from simfl.hub.state import Events, State
 from simfl.messages import VERSION
 from simfl.model.xgboost_document import WarmStart
-from simfl.params import Params, SimilarParams, builder_bins, with_numbers
+from simfl.params import Params, SimilarParams, builder_bins, settings, with_numbers
 from simfl.privacy.guard import about_two_parties
 from simfl.training.losses import settings_of
 from simfl.training.schedule import builder_of
@@ -225,11 +225,13 @@ def check_warm_start(start: WarmStart, prepared: Prepared, params: Params, class
 
 def _differences(before: Began, now: Began) -> str:
     """What differs between two beginnings, in words."""
-    names = [n for n in before.params.__struct_fields__ if getattr(before.params, n) != getattr(now.params, n)]
+    own = settings(now.params)
+    names = [name for name, value in settings(before.params).items() if value != own.get(name)]
     changed = [f"parameters ({', '.join(names)})"] if names else []
     changed += ["seed"] if before.seed != now.seed else []
-    changed += ["labels"] if (before.classes, before.base_score) != (now.classes, now.base_score) else []
-    return " and ".join(changed)
+    of_labels = [(began.classes, began.base_score, began.params.label_spread) for began in (before, now)]
+    changed += ["labels"] if of_labels[0] != of_labels[1] else []
+    return " and ".join(changed) or "another version of the protocol"
 
 
 def _advise(transport: Transport, params: Params) -> None:

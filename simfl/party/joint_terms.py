@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from simfl import messages as msg
-from simfl.params import declared_classes, is_private, with_numbers
+from simfl.params import declared_classes, is_private
 
 if TYPE_CHECKING:
     from simfl.party.terms import Rules
@@ -38,11 +38,7 @@ def check_recipe(rules: Rules, question: msg.Request) -> None:
 def start(rules: Rules, question: msg.StartTogether) -> None:
     """Whether trees are grown as the study says, by those who exchanged keys."""
     terms = rules.terms
-    wanted = with_numbers(terms.params, terms.schema.names if terms.schema else None, rules.n_features)
-    for name in wanted.__struct_fields__:
-        mine, theirs = getattr(wanted, name), getattr(question.params, name)
-        open_seed = name == "random_state" and mine is None  # every party draws its own
-        rules.refuse_unless(mine == theirs or open_seed, f"the study has {name} = {mine}, not {theirs}")
+    rules.check_params(question.params, exactly=True)
     present = question.parties
     rules.refuse_unless(present == [p for p in terms.parties if p in present], "parties are in the study's order")
     if is_private(terms.params):

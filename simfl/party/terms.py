@@ -22,6 +22,7 @@ from simfl.params import (
     BINS,
     BUILDER_BINS,
     COARSE_BINS,
+    OF_RECIPE,
     SPREAD,
     Params,
     SearchParams,
@@ -224,7 +225,9 @@ class Rules:
         self.first |= self.new
         mean, deviation = (wire.unpack(array, "f8", own.mean.shape) for array in (question.mean, question.deviation))
         if self.terms.search.scale == "none":
-            self.refuse_unless(bool((mean == 0).all() and (deviation == 1).all()), "the study has scale = none")
+            self.refuse_unless(
+                bool((mean == 0).all() and (deviation == 1).all()), "the recipe leaves features on their own scale"
+            )
             return
         self.refuse_unless(bool((deviation > 0).all()), "a deviation is above zero")
         varies = own.deviation < WITHOUT_WEIGHT
@@ -258,7 +261,8 @@ class Rules:
             n = self.terms.search.n_neighbors
             self.refuse_unless(question.n_neighbors == n, f"the study has {n} similar rows per row")
             most = self.terms.search.max_candidates or None
-            self.refuse_unless(question.max_candidates == most, f"the study's max_candidates is {most}")
+            rule = f"the recipe compares a row with {most or 'all'} rows of each party"
+            self.refuse_unless(question.max_candidates == most, rule)
         same = all(self.n_rows.get(other, n) == n for other, n in sized.items())
         self.refuse_unless(same, "a party has as many rows as before")
         self._check_sums(sized, self.n_outputs)
@@ -278,7 +282,7 @@ class Rules:
 
     def _start(self, question: msg.Start) -> None:
         terms = self.terms
-        self._check_params(question.params)
+        self.check_params(question.params)
         self.check_classes(question.classes)
         several = is_multi(terms.params.objective)
         n_outputs = len(question.classes or ()) if several else 1
@@ -295,23 +299,34 @@ class Rules:
         self.starts, self.n_adopted, self.last_adopted = self.starts + 1, 0, -1
         self.n_outputs, self.begun = n_outputs, False
 
-    def _check_params(self, params: Params) -> None:
-        """The parameters are those of the study, but for what the hub settles."""
+    def check_params(self, params: Params, *, exactly: bool = False) -> None:
+        """The parameters are those of the study, but for what the hub settles: with `exactly`, nothing but a seed."""
         terms = self.terms
         wanted = with_numbers(terms.params, terms.schema.names if terms.schema else None, self.n_features)
-        self.refuse_unless(type(params) is type(wanted), f"the study has recipe = {wanted.recipe}, not {params.recipe}")
-        for parameter in wanted.__struct_fields__:
-            mine, theirs = getattr(wanted, parameter), getattr(params, parameter)
-            may_settle = mine is None and theirs in SETTLED.get(parameter, ())
-            if parameter in ("leaf_values", "extra_depth") and len(terms.parties) == 1:
-                continue  # one party's own leaf values are exact
-            if parameter == "rematch" and not terms.shares_rows and theirs == 0:
-                continue
-            if parameter == "label_spread" and mine is None and terms.params.objective in SPREAD:
-                continue  # from the label sums of all parties
-            if parameter == "random_state" and mine is None:
+        same = params.recipe == wanted.recipe
+        self.refuse_unless(same, f"the study has recipe = {wanted.recipe}, not {params.recipe}")
+        self.refuse_unless(
+            type(params) is type(wanted), f"the study has {'epsilon' if is_private(wanted) else 'no epsilon'}"
+        )
+        for name in wanted.__struct_fields__:
+            mine, theirs = getattr(wanted, name), getattr(params, name)
+            if name == "random_state" and mine is None:
                 continue  # the run's seed: every start has that of the first
-            self.refuse_unless(mine == theirs or may_settle, f"the study has {parameter} = {mine}, not {theirs}")
+            if not exactly and self._may_settle(name, mine, theirs):
+                continue
+            told = OF_RECIPE.get(name, f"the study has {name} = {mine}, not {theirs}")
+            self.refuse_unless(mine == theirs, told)
+
+    def _may_settle(self, name: str, mine: Any, theirs: Any) -> bool:
+        """Whether the hub may choose this value."""
+        terms = self.terms
+        if name in ("leaf_values", "extra_depth"):
+            return len(terms.parties) == 1  # one party's own leaf values are exact
+        if name == "rematch":
+            return not terms.shares_rows and theirs == 0
+        if name == "label_spread":
+            return mine is None and terms.params.objective in SPREAD  # from the label sums of all parties
+        return mine is None and theirs in SETTLED.get(name, ())
 
     def _replay(self, question: msg.Replay) -> None:
         for trees in question.rounds:
@@ -404,7 +419,7 @@ class Rules:
     def _leaf_sums(self, question: msg.SumPerLeaf) -> None:
         self.refuse_unless(question.round == self.round, "leaf sums follow the growing of their trees")
         exact = self.terms.params.leaf_values == "global" and len(self.terms.parties) > 1
-        self.refuse_unless(exact, "the study takes leaf values from the builder")
+        self.refuse_unless(exact, "the recipe takes leaf values from the builder")
         self._check_number(len(question.trees))
         self._check_size(question.trees)
         self._check_signers(question.signed, question.round)

@@ -244,7 +244,7 @@ class PartyTraining:
         values = [wire.pack(t.value[t.leaves]) for t in grown] if self._by_builder else None
         scores = self.scores(question.mask, sealing)
         structures = [wire.tree_to_message(t) for t in grown]
-        self.shown.update(["trees", "own cut points"])
+        self.shown["trees"] += 1
         own = [Content(tree, values[n] if values else None) for n, tree in enumerate(structures)]
         signed = self.signing.sign(question.round, own) if self.signing else []
         return msg.Grown(round=question.round, trees=structures, values=values, scores=scores, signed=signed)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import msgspec
 
 NO_HASHES = "No hash values were sent."
-NO_TREES = "No tree was built here, so no threshold was sent."
 ABOUT_HASHES = ("Blind matching", "Fewer hash values than columns (L < d)")
 MEANINGS = (  # of every protection: on, and off
     (
@@ -34,11 +33,6 @@ MEANINGS = (  # of every protection: on, and off
         "Small groups",
         "Every sum onto a row held at least {least:g} rows of each party, or none.",
         "A sum onto a row can hold a single row, and then gives its label away to the builder.",
-    ),
-    (
-        "Shared cut points",
-        "Thresholds come from a public grid.",
-        "A threshold is the exact value of one of the builder's rows.",
     ),
     ("Noise (differential privacy)", "", "Sums are exact."),
     (
@@ -73,7 +67,6 @@ TOGETHER = {  # of trees that were grown together: on, and off, where it is some
 
 DRAWN = {  # of trees that were drawn at random, with epsilon
     "Small groups": ("", "A sum can hold a single row: the noise hides it."),
-    "Shared cut points": ("Trees are drawn at random from ranges that the study declares.", ""),
     "Noise (differential privacy)": (
         "All that leaves because of rows are sums per leaf, with discrete noise for epsilon = {epsilon:g}.",
         "",
@@ -93,7 +86,7 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Protection]:
     """All protections, from how often each thing was done. `guarded`: the unknown columns that L must stay below.
 
-    >>> shown = {"hash values": 3, "hashes 9": 3, "columns 8": 3, "masked sums": 9, "own cut points": 2}
+    >>> shown = {"hash values": 3, "hashes 9": 3, "columns 8": 3, "masked sums": 9}
     >>> [p.name for p in protections(shown) if p.on]
     ['No ids of similar rows', 'Masked sums', 'No statistics of tree nodes']
     """
@@ -103,21 +96,18 @@ def protections(shown: Mapping[str, int], guarded: int | None = None) -> list[Pr
     epsilon, hashes = max(_numbers(n, "epsilon"), default=0.0), max(_numbers(n, "hashes"), default=0.0)
     facts: dict[str, object] = {"sums": sums, "least": least, "epsilon": epsilon, "hashes": hashes, "columns": columns}
     facts |= {"sent": n["hash values"], "plain": n["plain sums"], "trees": n["trees"]}
-    together = n["grown together"] > 0
-    meanings = {name: (yes, no) for name, yes, no in MEANINGS} | (TOGETHER if together else {})
+    meanings = {name: (yes, no) for name, yes, no in MEANINGS} | (TOGETHER if n["grown together"] else {})
     meanings |= DRAWN if n["drawn trees"] else {}
     is_on = (
         n["hash values"] == 0,
         n["ids of rows"] == 0,
         sums > 0 and n["plain sums"] == 0,
         least > 1,
-        n["own cut points"] == 0,
         epsilon > 0 and n["exact sums"] == 0,
         hashes < columns,
         True,  # a message has no field for them
     )
     nothing = dict.fromkeys(ABOUT_HASHES, NO_HASHES) if not hashes else {}
-    nothing |= {} if together else {"Shared cut points": NO_TREES}
     found = []
     for (name, *_), on in zip(MEANINGS, is_on, strict=True):
         yes, no = meanings[name]

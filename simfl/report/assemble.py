@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import xgboost as xgb
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from simfl import baselines
@@ -23,7 +22,7 @@ from simfl.federation import account
 from simfl.hub import Prepared
 from simfl.messages import Greeting
 from simfl.model import Model
-from simfl.params import Params, guarded_columns, train_params
+from simfl.params import Params, guarded_columns, settings, train_params
 from simfl.party import Rows, Session
 from simfl.party.journal import Answered
 from simfl.privacy.guarantee import guarantee
@@ -81,7 +80,7 @@ class FinishedTraining:
             protections=protections(self.traffic.observed(), guarded_columns(prepared.params, prepared.n_features)),
             guarantee=guarantee(self.params, len(prepared.parties)),
             importance=evaluation.importance(self.model, None) if self.model else [],
-            settings=to_builtins(self.params),
+            settings=settings(self.params),
             versions=versions(),
         )
 

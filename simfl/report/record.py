@@ -19,7 +19,7 @@ import msgspec
 
 from simfl.callbacks import Callback, TreeRecord
 from simfl.errors import FileError
-from simfl.params import Params
+from simfl.params import Params, settings
 from simfl.privacy.observed import Protection
 from simfl.storage import write_atomically
 
@@ -209,7 +209,7 @@ class Recorder(Callback):
             objective=params.objective,
             n_trees=params.n_trees,
             parties=self.parties,
-            settings=msgspec.to_builtins(params),
+            settings=settings(params),
             versions=versions(),
         )
         self.record.save(self.folder)

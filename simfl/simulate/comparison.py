@@ -16,7 +16,7 @@ from simfl import baselines
 from simfl.callbacks import Callback, default_callbacks
 from simfl.federation import Preparation, train, train_and_keep
 from simfl.model import Model
-from simfl.params import Params, of_recipe, train_params, without_noise
+from simfl.params import Params, of_recipe, settings, train_params, without_noise
 from simfl.party import Party
 from simfl.report.evaluation import HeldOut, scores
 from simfl.report.words import JOINT, model_name
@@ -55,8 +55,7 @@ class Comparison:
     @property
     def settings(self) -> dict[str, Any]:
         """All parameters of both stages."""
-        known: dict[str, Any] = msgspec.to_builtins(self.ready.about.params) | msgspec.to_builtins(self.params)
-        return known
+        return settings(self.ready.about.params) | settings(self.params)
 
     @property
     def simfl(self) -> Model:

@@ -134,7 +134,7 @@ LIES = [
     before("9: classes that nobody has", msg.SumLabels, "its own log says why", classes=[77, 88]),
     Lie("8: labels of fewer", msg.SumLabels, "over exactly those who exchanged keys", _fewer),
     of_start("7: smaller groups", "min_group = 5, not 1", min_group=1),
-    of_start("6: the builder's values", "leaf_values = global, not builder", leaf_values="builder"),
+    of_start("6: the builder's values", "the recipe decides where leaf values come from", leaf_values="builder"),
     again("7: a round again", msg.SumOntoRows, ONCE, _other_step),
     Lie("8: a turn that nobody lost", msg.SumOntoRows, "over fewer parties than the one before", _passed, after=True),
     again("4: a tree of the hub's own", msg.SumPerLeaf, ONCE, _made_up),

@@ -46,9 +46,9 @@ def test_no_column_is_made_to_count_alone(matching, factors, rule):
 
 def test_columns_without_a_scale_stay_as_they_are():
     session, question = halted(msg.Hash, recipe="paper", rematch=0)
-    refuses(session, scaled(question, {0: 0.5}), "the study has scale = none")
+    refuses(session, scaled(question, {0: 0.5}), "the recipe leaves features on their own scale")
     session, question = halted(msg.Hash, recipe="paper", rematch=0)
-    refuses(session, replace(question, mean=wire.pack(np.ones(6))), "the study has scale = none")
+    refuses(session, replace(question, mean=wire.pack(np.ones(6))), "the recipe leaves features on their own scale")
 
 
 def test_a_scale_of_other_parties_that_differ_is_accepted():

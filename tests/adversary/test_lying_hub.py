@@ -262,7 +262,7 @@ def test_a_study_that_matches_no_rows_hashes_none():
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"leaf_values": "builder"}, "leaf_values = global, not builder"),
+        ({"leaf_values": "builder"}, "the recipe decides where leaf values come from"),
         ({"n_trees": 1}, "n_trees = 6, not 1"),
         ({"min_group": 2}, "min_group = 1, not 2"),
         ({"base_margin": [0.0] * 9}, "the study has 1 outputs"),

@@ -12,7 +12,7 @@ from simfl.callbacks import Callback
 from simfl.errors import PrivacyError, ProtocolError
 from simfl.hub.handshake import agree_on_masks
 from simfl.hub.joint import BeganTogether, Decided, open_joint_journal
-from simfl.params import train_params
+from simfl.params import PrivateParams, train_params
 from simfl.party import Session
 from simfl.party.terms import Terms
 from simfl.privacy import boxes
@@ -75,6 +75,11 @@ def refuses(session, question, rule, error=PrivacyError):
     assert session.phase is phase
 
 
+def with_next_to_no_noise(params):
+    """The parameters of the study, and a guarantee that is none: trees would be drawn, and sums hardly hidden."""
+    return PrivateParams(**{name: getattr(params, name) for name in params.__struct_fields__}, epsilon=1e6, rows=150)
+
+
 def with_announced(message):
     return message.result is not None and message.result.announced is not None
 
@@ -128,6 +133,8 @@ TREE = msg.AdoptedTree(values=wire.pack(np.zeros(1, np.float32)), structure=None
     [
         (lambda q: replace(q, params=replace(q.params, min_group=1)), "the study has min_group = 3, not 1"),
         (lambda q: replace(q, params=replace(q.params, n_trees=5000)), "the study has n_trees = 4"),
+        (lambda q: replace(q, params=replace(q.params, label_spread=1.0)), "this objective has no unit of labels"),
+        (lambda q: replace(q, params=with_next_to_no_noise(q.params)), "the study has no epsilon"),
         (lambda q: replace(q, parties=["p0", "p1"]), "sums are over those who exchanged keys"),
         (lambda q: replace(q, parties=["p0"]), r"at least 2 parties take part \(min_parties\)"),
         (lambda q: replace(q, parties=["p2", "p1", "p0"]), "parties are in the study's order"),

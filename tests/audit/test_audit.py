@@ -256,8 +256,6 @@ def test_the_page_is_whole_and_needs_nothing_else(shared):
     assert "What <cancer> would reveal" in said  # and not a tag of that name
     assert all(f.sentence in said for f in shared.findings)
     assert all(a.sentence in said for a in shared.advice)
-    assert "prefers-color-scheme: dark" in text
-    assert "@media print" in text
 
 
 def test_the_page_says_what_is_above_the_limit(cancer):

@@ -56,20 +56,3 @@ def test_every_commit_that_a_page_names_is_in_the_history():
     named = {commit for text in every for commit in re.findall(r"commit ([0-9a-f]{7,})\b", text)}
     assert named
     assert [commit for commit in sorted(named) if git("merge-base", "--is-ancestor", commit, "HEAD").returncode] == []
-
-
-@pytest.mark.parametrize(
-    ("cells", "numbers"),
-    [
-        (["0.5", "**0.25**", "-", "9.5e+09"], True),
-        (["+17.3", "-7.5", ""], True),
-        (["15.1 %", "1,234 KB", "12 ms"], True),
-        (["holds on 3 of 6", "-"], False),
-        (["0.5 to 0.7"], False),
-        (["294b6b7b15b60379"], False),
-    ],
-)
-def test_columns_of_numbers_are_those_whose_cells_are_numbers(cells, numbers):
-    made = Page("A", "a", measured="now")
-    made.table(["row", "column"], [["a", cell] for cell in cells])
-    assert (made.lines[-len(cells) - 2] == "|---|---:|") == numbers

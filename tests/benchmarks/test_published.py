@@ -110,35 +110,6 @@ def test_the_committed_page_is_what_its_figures_make(tmp_path, shared_data):
     assert made.read_text() == kept.read_text()
 
 
-@pytest.fixture(scope="module")
-def kept_page():
-    return (pages.RESULTS / "published.md").read_text()
-
-
-def test_the_verdict_names_all_six_publications_before_the_first_picture(kept_page):
-    first = kept_page.split("![")[0]
-    for name in ("UniFed", "heart disease", "TCGA-BRCA", "FedXGBllr", "Maddock et al.", "TimberStrike"):
-        assert name in first
-
-
-def test_every_section_says_when_and_with_which_code_it_was_measured(kept_page):
-    sections = kept_page.split("\n## ")[1:]
-    assert len(sections) == 7
-    assert all("on 2026-" in text and "with simfl 0.1.0+" in text for text in sections[:-1])
-
-
-def test_a_star_is_explained_under_the_table(kept_page):
-    first = kept_page.split("![")[0]
-    assert "cod-rna*" in first
-    assert "\n\\* " in first
-
-
-def test_words_of_a_table_stand_on_the_left(kept_page):
-    lines = kept_page.splitlines()
-    (at,) = [n for n, line in enumerate(lines) if line.startswith("| table | joint is |")]
-    assert lines[at + 1] == "|---|---|---|---:|---:|---:|---:|"
-
-
 def test_no_interval_of_a_share_is_drawn_beyond_one():
     rows = [
         {"data": "breast", "settings": "published", "method": "joint", "seed": s, POOLED: 0.99, "pooled_sd": 0.02}

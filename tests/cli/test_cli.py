@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,12 +72,6 @@ def test_the_installed_demo_writes_model_and_results(tmp_path):
     code, out, err = installed("demo", "--trees", 3, "--json", "r.json", cwd=tmp_path)
     assert (code, err) == (0, "")
     assert all(word in out for word in ("long-beach", "SOLO", "TFL", "SimFL", "ALL-IN", "simfl-demo.ubj", "r.json"))
-    assert (
-        re.search("Worth it for|Too close to tell", out).start()
-        < out.index("own held-out rows, shared")
-        < out.index("held-out rows of all parties,")
-    )
-    assert "stop by the same rule" in " ".join(out.split())
     assert [r["method"] for r in results(tmp_path / "r.json")] == ["SOLO"] * 4 + [
         "TFL",
         "SimFL",
@@ -162,8 +155,8 @@ def test_the_recipe_changes_the_model(run, folder, tmp_path):
     for recipe in ("similar", "paper"):
         words = ["--label", "ill", "--recipe", recipe, "--trees", 3, "--json", f"{recipe}.json"]
         assert run("simulate", folder / "data.csv", *words) == 0
-    default, paper = (results(tmp_path / f"{r}.json") for r in ("similar", "paper"))
-    assert [r["logloss"] for r in default if r["method"] == "SimFL"] != [
+    similar, paper = (results(tmp_path / f"{r}.json") for r in ("similar", "paper"))
+    assert [r["logloss"] for r in similar if r["method"] == "SimFL"] != [
         r["logloss"] for r in paper if r["method"] == "SimFL"
     ]
 

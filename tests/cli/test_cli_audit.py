@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +11,6 @@ from simfl.audit import finished
 from simfl.audit.scenario import Scenario
 from simfl.audit.together import Together
 from simfl.report.record import RunRecord
-
-SIMFL = Path(sys.executable).with_name("simfl")
 
 
 @pytest.fixture
@@ -67,11 +63,6 @@ def test_errors_are_sentences(run, capsys, tmp_path, words, says):
     (tmp_path / "empty.toml").write_text("[audit]\n")
     assert run(*words) == 1
     assert says in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_installed_command_knows_it():
-    done = subprocess.run([SIMFL, "audit", "--help"], capture_output=True, text=True, check=True)
-    assert "before anything is sent" in done.stdout
 
 
 @pytest.fixture

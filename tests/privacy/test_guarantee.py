@@ -74,7 +74,6 @@ def test_the_ledger_knows_what_was_promised_and_to_whom():
 
 def test_the_sentence_names_unit_numbers_collusion_and_what_is_not_covered():
     said = guarantee(private(), 4)
-    assert said.count(".") == 1 + said.count("1e-05.")
     for words in (
         "epsilon = 1 and delta = 1e-05",
         "adding or removing any one row",

@@ -127,11 +127,6 @@ def test_noise_and_masks_are_noted_where_they_are_added():
     assert masked["masked sums"] == plain["plain sums"] > 0 == masked["plain sums"]
 
 
-def test_a_party_that_built_no_tree_sent_no_threshold():
-    (cuts,) = (p for p in protections({"plain sums": 3}) if p.name == "Shared cut points")
-    assert (cuts.on, cuts.meaning) == (True, "No tree was built here, so no threshold was sent.")
-
-
 def test_the_hub_takes_a_partys_word_only_in_words_that_it_knows():
     scores = wire.pack(np.zeros(4))
     for fact in ("epsilon 1.5", "hashes 20", "epsilon 1e-05", "masked sums"):
