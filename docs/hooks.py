@@ -6,6 +6,7 @@ import msgspec
 import typer
 
 from simfl import cli, messages, params
+from simfl.params.private import NOT_PRIVATE
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -20,24 +21,32 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def parameters() -> str:
     """Grouped by who reads them, with the default of each recipe that has the parameter."""
     every = set(params.TreeParams.__struct_fields__)
-    similar, joint = ({*struct.__struct_fields__} for struct in (params.SimilarParams, params.JointParams))
+    structs = params.SimilarParams, params.PaperParams, params.JointParams
+    similar, paper, joint = ({*struct.__struct_fields__} for struct in structs)
     groups = {
         "Every recipe": every | {"recipe"},
-        'Recipes "similar" and "paper"': similar - joint,
+        'Recipes "similar" and "paper"': (similar & paper) - joint,
+        'Recipe "similar"': similar - paper,
         'Recipe "joint" with `epsilon`': {*params.PrivateParams.__struct_fields__} - joint,
     }
     meaning, parts = params.descriptions(), []
     for title, names in groups.items():
-        rows = [f"| `{name}` | {default(name)} | {meaning[name]} |" for name in params.NAMES if name in names]
+        listed = [name for name in params.NAMES if name in names]
+        rows = [f"| `{name}` | {default(name)} | {meaning[name]}{without_epsilon(name)} |" for name in listed]
         parts += [f"## {title}", "", "| parameter | default | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join(parts)
+
+
+def without_epsilon(name: str) -> str:
+    """What else is to be said of a parameter that has no meaning with epsilon."""
+    return "; not available with epsilon" if name in NOT_PRIVATE else ""
 
 
 def default(name: str) -> str:
     """The usual value, and those of the recipes that have another."""
     if name == "recipe":
         return f"`{params.defaults()[name]!r}`"
-    structs = {**params.RECIPES, "with epsilon": params.PrivateParams}
+    structs = {**params.RECIPES} if name in NOT_PRIVATE else {**params.RECIPES, "with epsilon": params.PrivateParams}
     found = {recipe: fields[name].default for recipe, struct in structs.items() if name in (fields := of(struct))}
     values = {recipe: None if value is msgspec.NODEFAULT else value for recipe, value in found.items()}
     usual = next(iter(values.values()))

@@ -18,17 +18,16 @@ from simfl.arrays import Floats
 from simfl.callbacks import Callback, TreeRecord
 from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
+from simfl.errors import ParameterError
 from simfl.federation import gather, train
 from simfl.model import Model
 from simfl.params import (
     BINS,
-    NAMES,
     Params,
     SimilarParams,
     builder_bins,
     cores,
     of_recipe,
-    refuse_unknown,
     train_params,
     with_numbers,
 )
@@ -44,12 +43,19 @@ STOPPING: Final = {"validation_fraction": 0.2, "early_stopping_rounds": 20}
 
 def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None, **params: Any) -> Model:
     """Tree-based federated learning: parties take turns, each on its own rows only, with its own leaf values."""
-    refuse_unknown(params, NAMES)
+    checked = _without_epsilon(params)
     own = of_recipe("paper", params)
-    if params.get("recipe") != "paper" and own.get("max_bin") is None:  # bins as coarse as those it is compared with
-        n_rows = sum(len(party.rows.y) for party in parties) * (1 - own.get("validation_fraction", 0.0))
+    if checked.recipe != "paper" and own.get("max_bin") is None:  # bins as coarse as those of the similar recipe
+        n_rows = sum(len(party.rows.y) for party in parties) * (1 - (own.get("validation_fraction") or 0.0))
         own["max_bin"] = builder_bins(SimilarParams(), len(parties), round(n_rows))
     return train(parties, callbacks=callbacks, **own | {"n_neighbors": 0})
+
+
+def _without_epsilon(params: Mapping[str, Any]) -> Params:
+    """The checked parameters. Refuses what does not exist, what its recipe does not read, and epsilon."""
+    if params.get("epsilon") is not None:
+        raise ParameterError("A baseline has no epsilon: its trees come from exact rows. Leave epsilon out.")
+    return train_params(**params)
 
 
 def solo(parties: Sequence[Party], **params: Any) -> dict[str, Model]:
@@ -77,7 +83,7 @@ def check(parties: Sequence[Party], params: dict[str, Any]) -> tuple[dict[str, S
 
     The handshake sets the same validation rows aside, and brings the columns into the same order.
     """
-    checked = train_params(**params)
+    checked = _without_epsilon(params)
     transport = gather(parties, 1)
     described = hub.describe(transport, checked, hub.fresh_seed(checked.random_state))
     n_rows = {party: d.n_rows for party, d in described.items()}

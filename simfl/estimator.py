@@ -5,7 +5,6 @@ all rows are one party's. Parameters and defaults are those of `simfl.params`; `
 """
 
 import inspect
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -34,16 +33,6 @@ _ESTIMATORS = {"classes": "SimFLClassifier", "numbers": "SimFLRegressor", "bound
 _ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan", "dtype": np.float32}
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What `fit` takes beside rows and labels."""
-
-    parties: Any = None
-    sample_weight: Any = None
-    init_model: Model | None = None
-    eval_set: Any = None
-
-
 def _listed(init: Any) -> Any:
     """A constructor as scikit-learn reads it: with the parameters that there are, and no door for others."""
     signature = inspect.signature(init)
@@ -68,12 +57,12 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         tweedie_variance_power: float | None = None,
         aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None,
         aft_loss_distribution_scale: float | None = None,
-        n_trees: int = 100,
-        learning_rate: float = 0.1,
-        max_depth: int = 6,
+        n_trees: int | None = None,
+        learning_rate: float | None = None,
+        max_depth: int | None = None,
         min_child_weight: float = 1.0,
         gamma: float = 0.0,
-        reg_lambda: float = 1.0,
+        reg_lambda: float | None = None,
         reg_alpha: float = 0.0,
         max_delta_step: float | None = None,
         subsample: float | None = None,
@@ -84,20 +73,20 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         base_score: float | None = None,
         eval_metric: str | list[str] | None = None,
         early_stopping_rounds: int | None = None,
-        validation_fraction: float = 0.0,
+        validation_fraction: float | None = None,
         min_group: int | None = None,
         masked: bool | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
         n_hashes: int | None = None,
         bucket_width: float | None = None,
-        hash_law: Literal["gaussian", "cauchy"] = "gaussian",
+        hash_law: Literal["gaussian", "cauchy"] | None = None,
         n_neighbors: int | None = None,
         known_features: int | None = 0,
         matching: Matching | None = None,
-        rematch: int = 50,
+        rematch: int | None = None,
         epsilon: float | None = None,
-        delta: float = 1e-05,
+        delta: float | None = None,
         colluding: int | None = None,
         rows: int | None = None,
         classes: list[bool | int | float | str] | None = None,
@@ -115,24 +104,53 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         return tags
 
-    def _fit(self, X: Any, y: AnyArray, given: _Given, **decided: Any) -> Self:
+    def _params(self) -> dict[str, Any]:
+        """Every parameter, also where a subclass lists fewer."""
+        return {name: getattr(self, name) for name in (*NAMES, "verbose")}
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        parties: Any = None,
+        sample_weight: Any = None,
+        init_model: Model | None = None,
+        schema: Schema | None = None,
+        eval_set: Any = None,
+    ) -> Self:
+        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
+
+        `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
+        (`simfl.data.schema`); joint with epsilon needs it.
+        """
+        X, parties = self._split_off(X, parties)
+        self.schema_, self._declared = schema or _schema_of(X), schema is not None
+        X = X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
+        X, y, decided = self._checked_for_fit(X, y, init_model)
+        if self.schema_ is not None:
+            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
         # No weights are weights of one, so that a row of weight two gives exactly the model of that row twice.
-        weight = _check_sample_weight(given.sample_weight, X, dtype=np.float32)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float32)
         columns = getattr(self, "feature_names_in_", None)
         names = None if columns is None else columns.tolist()
         members = []
-        for name, rows in _rows_of_parties(given.parties, len(y)).items():
+        for name, rows in _rows_of_parties(parties, len(y)).items():
             if self.schema_ is None:
                 members.append(Party(name, X[rows], y[rows], sample_weight=weight[rows], columns=names))
             else:  # the rows have been read through it
                 own = Rows(X[rows], y[rows], weight[rows])
                 members.append(Party.of_rows(name, own, self.schema_, declared=self._declared))
-        if given.eval_set is not None:
-            self._watch(members[0], given.eval_set)
-        params = self.get_params() | decided
+        if eval_set is not None:
+            self._watch(members[0], eval_set)
+        params = self._params() | decided
         params["verbose"] = params["verbose"] or 0
-        self.model_ = train(members, init_model=given.init_model, **params)
+        self.model_ = train(members, init_model=init_model, **params)
+        self.model_.labels = getattr(self, "classes_", None)
         return self
+
+    def _checked_for_fit(self, X: Any, y: Any, init_model: Model | None) -> tuple[Any, AnyArray, dict[str, Any]]:
+        """Rows and labels, checked as scikit-learn does it; and the parameters that follow from the labels."""
+        raise NotImplementedError
 
     def _split_off(self, X: Any, parties: Any) -> tuple[Any, Any]:
         """The features and the label of every row's party. A text names the column of the table that has them."""
@@ -146,26 +164,14 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return _without(X, parties), X[parties]
 
-    def _check_fit(self, X: Any, y: Any, schema: Schema | None, **numeric: bool) -> tuple[Any, AnyArray]:
-        """Rows and labels as scikit-learn checks them; a frame with categories is read through its schema first."""
-        rows, labels = validate_data(self, self._read(X, schema), y, **_ACCEPTED, **numeric)
-        return self._named(rows), labels
-
-    def _read(self, X: Any, schema: Schema | None) -> Any:
-        self.schema_, self._declared = schema or _schema_of(X), schema is not None
-        return X if self.schema_ is None else as_table(X, "The table", self.schema_)[0]
-
-    def _named(self, rows: Any) -> Any:
-        if self.schema_ is not None:
-            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
-        return rows
-
     def _watch(self, member: Party, eval_set: Any) -> None:
         """Rows to watch, held by one party: the metric is over all parties, so that it does not matter by which."""
         pairs = list(eval_set) if isinstance(eval_set, list | tuple) else []
         if len(pairs) != 1 or not isinstance(pairs[0], list | tuple) or len(pairs[0]) != 2:
             raise DataError("eval_set is a list of one pair: eval_set=[(X, y)]. SimFL watches one set of rows.")
-        if self.get_params()["validation_fraction"]:
+        if self._params()["epsilon"] is not None:
+            raise DataError("eval_set is not available with epsilon: no metrics are sent. Leave one of them out.")
+        if self._params()["validation_fraction"]:
             raise DataError("eval_set goes without validation_fraction: both say which rows are watched. Give one.")
         X, y = _without(pairs[0][0], self.party_name_), pairs[0][1]
         rows = (
@@ -177,7 +183,8 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _objective_or(self, usual: Objective) -> Objective:
         """The objective as given, if it is one of this estimator."""
-        objective: Objective = self.get_params()["objective"] or usual
+        given: Objective | None = self._params()["objective"]
+        objective = usual if given is None else given
         _refuse_other_labels(objective, labels_of(usual))
         return objective
 
@@ -212,14 +219,19 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
     def best_iteration(self) -> int:
         """The round that early stopping kept, counted from 0, as XGBoost counts it."""
         check_is_fitted(self)
-        if self.get_params()["early_stopping_rounds"] is None:
+        if self._params()["early_stopping_rounds"] is None:
             raise AttributeError("best_iteration is known only with early_stopping_rounds.")
         return self.model_.n_trees - 1
 
     @property
     def best_score(self) -> float:
         """The first metric of that round on the watched rows."""
-        return next(iter(self.evals_result_["validation_0"].values()))[self.best_iteration]
+        watched, best = self.evals_result_.get("validation_0"), self.best_iteration
+        if watched is None:
+            raise AttributeError(
+                "best_score is known only with rows to watch: validation_fraction, or eval_set in fit."
+            )
+        return next(iter(watched.values()))[best]
 
     def _checked(self, X: Any) -> Any:
         """The rows to predict. Called before anything that only a fitted estimator has."""
@@ -307,57 +319,45 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
     True
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        parties: Any = None,
-        sample_weight: Any = None,
-        init_model: Model | None = None,
-        schema: Schema | None = None,
-        eval_set: Any = None,
-    ) -> Self:
-        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
-
-        `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
-        (`simfl.data.schema`); joint with epsilon needs it.
-        """
-        X, parties = self._split_off(X, parties)
-        X, y = self._check_fit(X, y, schema)
+    def _checked_for_fit(self, X: Any, y: Any, init_model: Model | None) -> tuple[Any, AnyArray, dict[str, Any]]:
+        X, y = validate_data(self, X, y, **_ACCEPTED)
         check_classification_targets(y)
+        declared = self._declared_classes()
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if init_model is not None:
             self.classes_, numbers = _as_before(init_model, y)
-        elif declared := self._declared_classes():
+        elif declared is not None:
             self.classes_, numbers = np.array(declared), _places(y, declared)
         if len(self.classes_) < 2:
             raise DataError(f"All labels are of one class ({self.classes_[0]!r}). Two classes at least are needed.")
         objective = self._objective_for(len(self.classes_))
-        classes = list(range(len(self.classes_))) if self._declared_classes() else None
-        given = _Given(parties, sample_weight, init_model, eval_set)
-        self._fit(X, numbers, given, objective=objective, classes=classes)
-        self.model_.labels = self.classes_
-        return self
+        classes = None if declared is None else list(range(len(self.classes_)))
+        return X, numbers, {"objective": objective, "classes": classes}
 
     def _objective_for(self, n_classes: int) -> str:
         """The objective as given, or what fits this number of classes."""
-        given = self.get_params()["objective"]
+        given = self._params()["objective"]
         _refuse_other_labels(given, "classes")
         if n_classes > 2 and given in LOSSES and not is_multi(given):
             raise ParameterError(
                 f"objective={given!r} knows two classes, and there are {n_classes}. Use multi:softprob, or leave "
                 "objective out."
             )
-        return given or ("binary:logistic" if n_classes == 2 else "multi:softprob")
+        if given is not None:
+            return str(given)
+        return "binary:logistic" if n_classes == 2 else "multi:softprob"
 
     def _numbers(self, y: Any) -> Any:
         return class_numbers(one_per_row(y, len(y), "eval_set"), self.classes_.tolist(), "eval_set").astype(int)
 
     def _declared_classes(self) -> list[Any] | None:
         """With joint and epsilon no label decides which classes there are: they are declared, or 0 and 1."""
-        given = self.get_params()
-        private = given["recipe"] == "joint" and given["epsilon"] is not None
-        return given["classes"] or ([0, 1] if private else None)
+        given = self._params()
+        if given["classes"] is not None:
+            if isinstance(given["classes"], str) or not np.iterable(given["classes"]):
+                raise ParameterError(f"classes={given['classes']!r} is not possible: give a list of them.")
+            return list(given["classes"])
+        return [0, 1] if given["recipe"] == "joint" and given["epsilon"] is not None else None
 
     def predict(self, X: Any) -> AnyArray:
         """The most likely class of every row."""
@@ -380,25 +380,9 @@ class SimFLRegressor(RegressorMixin, _SimFLEstimator):  # type: ignore[misc]
     (1,)
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        parties: Any = None,
-        sample_weight: Any = None,
-        init_model: Model | None = None,
-        schema: Schema | None = None,
-        eval_set: Any = None,
-    ) -> Self:
-        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
-
-        `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
-        (`simfl.data.schema`).
-        """
-        objective = self._objective_or("reg:squarederror")
-        X, parties = self._split_off(X, parties)
-        X, y = self._check_fit(X, y, schema, y_numeric=True)
-        return self._fit(X, y, _Given(parties, sample_weight, init_model, eval_set), objective=objective)
+    def _checked_for_fit(self, X: Any, y: Any, init_model: Model | None) -> tuple[Any, AnyArray, dict[str, Any]]:
+        X, y = validate_data(self, X, y, y_numeric=True, **_ACCEPTED)
+        return X, y, {"objective": self._objective_or("reg:squarederror")}
 
     def predict(self, X: Any) -> AnyArray:
         """The predicted number of every row."""
@@ -419,27 +403,9 @@ class SimFLSurvival(_SimFLEstimator):
     True
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        parties: Any = None,
-        sample_weight: Any = None,
-        init_model: Model | None = None,
-        schema: Schema | None = None,
-        eval_set: Any = None,
-    ) -> Self:
-        """Train; `parties` labels the rows, or names a column. `init_model`: the `model_` to continue from.
-
-        `eval_set=[(X, y)]`: rows to watch, for early stopping. `schema`: the columns as they are declared
-        (`simfl.data.schema`).
-        """
-        X, parties = self._split_off(X, parties)
-        rows = self._read(X, schema)
-        rows = self._named(validate_data(self, rows, **_ACCEPTED))
-        bounds = as_labels(y, rows.shape[0], "The table")
-        given = _Given(parties, sample_weight, init_model, eval_set)
-        return self._fit(rows, bounds, given, objective=self._objective_or("survival:aft"))
+    def _checked_for_fit(self, X: Any, y: Any, init_model: Model | None) -> tuple[Any, AnyArray, dict[str, Any]]:
+        X = validate_data(self, X, **_ACCEPTED)
+        return X, as_labels(y, X.shape[0], "The table"), {"objective": self._objective_or("survival:aft")}
 
     def predict(self, X: Any) -> AnyArray:
         """The time of every row: the middle one under the normal and the logistic law."""

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import simfl
 from simfl.data.schema import Schema
-from simfl.errors import DataError, SimFLError
+from simfl.errors import DataError, ParameterError, SimFLError
 
 FEW = {"n_trees": 4, "random_state": 0, "n_jobs": 1}
 BOTH = [simfl.SimFLClassifier, simfl.SimFLRegressor]
@@ -334,3 +334,18 @@ def test_importances_are_shares_and_find_the_column_that_decides(recipe):
     assert recipe == "paper" or shares.argmax() == 2  # of the paper's trees only the number of splits is known
     assert shares.sum() == pytest.approx(1)
     assert shares.shape == (4,)
+
+
+def test_a_fitted_estimator_can_be_looked_at_without_rows_to_watch():
+    X, y = load_iris(return_X_y=True)
+    fitted = simfl.SimFLClassifier(n_trees=1, n_hashes=1, random_state=0).fit(X, y, parties=np.arange(len(y)) % 2)
+    assert "best_score" in dir(type(fitted))
+    assert not hasattr(fitted, "best_score")
+    assert "SimFLClassifier" in fitted._repr_html_()
+
+
+@pytest.mark.parametrize("classes", [2, "01"])
+def test_declared_classes_are_a_list(classes):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ParameterError, match="give a list"):
+        simfl.SimFLClassifier(recipe="joint", epsilon=5.0, rows=100, classes=classes).fit(X[:100], y[:100])

@@ -13,6 +13,7 @@ from simfl.params import (
     defaults,
     descriptions,
     prepare_params,
+    settings,
     train_params,
 )
 
@@ -44,9 +45,9 @@ def test_no_recipe_has_more_than_it_can_read():
         ("joint", {"n_neighbors": 0}, "recipe='similar' and recipe='paper' only"),
         ("joint", {"rematch": 10}, "recipe='similar' only"),
         ("paper", {"rematch": 10}, "recipe='similar' only"),
-        ("similar", {"epsilon": 2.0}, "recipe='joint' only"),
-        ("paper", {"epsilon": 2.0, "rows": 40}, "recipe='joint' only"),
-        ("similar", {"rows": 40}, "recipe='joint' only"),
+        ("similar", {"epsilon": 2.0}, "recipe='joint'"),
+        ("paper", {"epsilon": 2.0, "rows": 40}, "recipe='joint'"),
+        ("similar", {"rows": 40}, "recipe='joint'"),
         ("joint", {"rows": 40}, "recipe='joint' with epsilon only"),
     ],
 )
@@ -55,6 +56,15 @@ def test_a_parameter_of_another_recipe_is_refused_with_the_recipes_name(halves, 
     for refuses in (train_params, lambda **params: simfl.train(halves, **params)):
         with pytest.raises(ParameterError, match=f"^{name} is a parameter of {owners}.*[Ll]eave"):
             refuses(recipe=recipe, **given)
+
+
+@pytest.mark.parametrize(
+    "given", [*({"recipe": recipe} for recipe in RECIPES), {"recipe": "joint", "epsilon": 1.0, "rows": 100}]
+)
+def test_settings_are_the_recipe_and_what_can_be_given(given):
+    told = settings(train_params(**given))
+    assert told.items() >= given.items()
+    assert {*told} <= {*NAMES}
 
 
 @pytest.mark.parametrize("name", ["leaf_values", "extra_depth", "label_spread"])
@@ -96,7 +106,6 @@ def test_every_parameter_has_a_description_and_a_default():
         ("n_trees", 2.5),
         ("n_trees", "ten"),
         ("n_trees", True),
-        ("n_trees", None),
         ("learning_rate", 0),
         ("learning_rate", float("nan")),
         ("max_depth", -1),
@@ -244,3 +253,36 @@ def test_builders_bins_follow_from_parties_and_rows(n_parties, rows_each, given,
 def test_a_study_that_would_continue_from_a_model_learns_where_that_works():
     with pytest.raises(UnknownParameterError, match="between machines a training begins from nothing"):
         train_params(init_model="model.ubj")
+
+
+@pytest.mark.parametrize(("name", "usual"), [("validation_fraction", 0.0), ("hash_law", "gaussian")])
+def test_a_preparations_own_values_are_not_replaced_without_a_word(halves, name, usual):
+    ready = simfl.prepare(halves, n_hashes=1, validation_fraction=0.2, hash_law="cauchy", random_state=0)
+    with pytest.raises(ParameterError, match=rf"'{name}' belongs to simfl\.prepare"):
+        simfl.train(ready, n_trees=1, callbacks=[], **{name: usual})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given"), [("joint", {"rematch": 50}), ("joint", {"hash_law": "gaussian"}), ("paper", {"rematch": 50})]
+)
+def test_another_recipes_parameter_is_refused_with_its_default_too(halves, recipe, given):
+    with pytest.raises(ParameterError, match=f"not of recipe='{recipe}'"):
+        simfl.train(halves, recipe=recipe, n_trees=1, callbacks=[], **given)
+
+
+@pytest.mark.parametrize(("name", "value"), [("rematch", 10**25), ("min_group", 10**25), ("reg_lambda", 1e308)])
+def test_numbers_that_nothing_could_hold_are_refused_by_name(halves, name, value):
+    with pytest.raises(ParameterError, match=f"{name}=.* is not possible"):
+        simfl.train(halves, n_trees=1, callbacks=[], **{name: value})
+
+
+@pytest.mark.parametrize("name", ["max_leaves", "grow_policy", "device", "huber_slope", "num_class"])
+def test_xgboosts_other_names_have_a_next_step(name):
+    with pytest.raises(UnknownParameterError) as refused:
+        train_params(**{name: 1})
+    assert "Known are" not in str(refused.value)
+
+
+def test_no_recipe_is_the_usual_one_at_every_door(halves):
+    assert train_params(recipe=None).recipe == "similar"
+    assert len(simfl.baselines.solo(halves, recipe=None, n_trees=1)) == 2

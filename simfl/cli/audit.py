@@ -10,20 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simfl.cli.options import (
-    DEFAULT,
-    HELP,
-    Drop,
-    Json,
-    Label,
-    Recipe,
-    Seed,
-    Weight,
-    check_writable,
-    console,
-    offering_to_drop,
-    stderr,
-)
+from simfl.cli import options as shared
+from simfl.cli.options import check_writable, console, offering_to_drop, stderr
 from simfl.data.header import Asked, check_columns
 from simfl.errors import ParameterError
 from simfl.params import Matching
@@ -50,9 +38,9 @@ MinGroup = Annotated[
     int | None, typer.Option(min=1, help="least number of rows behind a sum; default: the recipe's", show_default=False)
 ]
 Parties = Annotated[int, typer.Option(min=2, help="how many parties share the rows")]
-Hashes = Annotated[int | None, typer.Option(min=1, metavar="L", help=HELP["n_hashes"])]
-BucketWidth = Annotated[float | None, typer.Option(metavar="R", help=HELP["bucket_width"])]
-Neighbors = Annotated[int | None, typer.Option(min=1, metavar="K", help=HELP["n_neighbors"])]
+Hashes = Annotated[int | None, typer.Option(min=1, metavar="L", help=shared.HELP["n_hashes"])]
+BucketWidth = Annotated[float | None, typer.Option(metavar="R", help=shared.HELP["bucket_width"])]
+Neighbors = Annotated[int | None, typer.Option(min=1, metavar="K", help=shared.HELP["n_neighbors"])]
 MaxExcess = Annotated[
     float | None, typer.Option(metavar="X", help="exit with 1 if an attack beats guessing by more (0.1: 10 points)")
 ]
@@ -71,22 +59,22 @@ def audit(
     context: typer.Context,
     file: File,
     party: PartyFile = None,
-    label: Label = None,
-    weight: Weight = None,
-    drop: Drop = None,
+    label: shared.Label = None,
+    weight: shared.Weight = None,
+    drop: shared.Drop = None,
     matching: AnyMatching = None,
     masked: Masked = False,
     min_group: MinGroup = None,
     parties: Parties = 2,
-    recipe: Recipe = DEFAULT["recipe"],
+    recipe: shared.Recipe = shared.DEFAULT["recipe"],
     hashes: Hashes = None,
     bucket_width: BucketWidth = None,
     neighbors: Neighbors = None,
     max_excess: MaxExcess = None,
     advice: WithAdvice = True,
     attack_model: AttackModel = False,
-    seed: Seed = 0,
-    json: Json = None,
+    seed: shared.Seed = 0,
+    json: shared.Json = None,
     out: Page = None,
     dpia: Dpia = None,
 ) -> None:

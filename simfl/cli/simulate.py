@@ -15,23 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from simfl.cli.options import (
-    DEFAULT,
-    HELP,
-    Drop,
-    Event,
-    Json,
-    Labels,
-    Recipe,
-    Seed,
-    Weight,
-    check_writable,
-    console,
-    offering_to_drop,
-)
+from simfl.cli import options as shared
+from simfl.cli.options import check_writable, console, offering_to_drop
 from simfl.data.header import Asked, check_columns
 from simfl.errors import DataError, ParameterError
-from simfl.params import Objective, cores
+from simfl.params import N_TREES, Objective, cores
 from simfl.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -47,10 +35,17 @@ if TYPE_CHECKING:
 DEMO_SPLITS = 4
 MOST_TREES = 300  # that a comparison grows: every method stops by itself
 
-Trees = Annotated[int, typer.Option(min=1, help="boosting rounds at most: validation rows decide when to stop")]
+Trees = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=f"boosting rounds at most: validation rows decide when to stop; {MOST_TREES}, with epsilon {N_TREES}",
+        show_default=False,
+    ),
+]
 Splits = Annotated[int, typer.Option(min=1, help="splits into training and held-out rows; results are means over them")]
-Depth = Annotated[int, typer.Option(min=0, max=1000, help=HELP["max_depth"])]
-Rate = Annotated[float, typer.Option(help=HELP["learning_rate"])]
+Depth = Annotated[int | None, typer.Option(min=0, max=1000, help=shared.HELP["max_depth"])]
+Rate = Annotated[float | None, typer.Option(help=shared.HELP["learning_rate"])]
 AnyObjective = Annotated[Literal["auto", Objective], typer.Option(help="what is learned; auto: from the labels")]
 WithReport = Annotated[bool, typer.Option("--report/--no-report", help="write run.json and report.html")]
 DemoModel = Annotated[Path, typer.Option(metavar="MODEL", help="where SimFL's model goes")]
@@ -69,7 +64,8 @@ Epsilon = Annotated[
     typer.Option(metavar="E", help="with --recipe joint: differential privacy of every row; needs --columns"),
 ]
 Columns = Annotated[
-    Path | None, typer.Option(metavar="STUDY", help="a study.toml whose [columns] declare the columns and their ranges")
+    Path | None,
+    typer.Option(metavar="STUDY", help="a study.toml whose table of columns declares them and their ranges"),
 ]
 SimulationRun = Annotated[
     Path | None, typer.Option(metavar="RUN", help="the folder for the report (default: runs/ and the file's name)")
@@ -77,12 +73,12 @@ SimulationRun = Annotated[
 
 
 def demo(
-    trees: Trees = MOST_TREES,
-    recipe: Recipe = DEFAULT["recipe"],
-    seed: Seed = 0,
+    trees: Trees = None,
+    recipe: shared.Recipe = shared.DEFAULT["recipe"],
+    seed: shared.Seed = 0,
     splits: Splits = DEMO_SPLITS,
     save: DemoModel = Path("simfl-demo.ubj"),
-    json: Json = None,
+    json: shared.Json = None,
     run: DemoRun = Path("runs/demo"),
     report: WithReport = True,
 ) -> None:
@@ -94,7 +90,7 @@ def demo(
     from simfl.simulate.processes import spare_processes
 
     outputs = _Outputs(json, save, run if report else None)
-    params = {"n_trees": trees, "recipe": recipe, "random_state": seed, "n_jobs": 1}
+    params = {"n_trees": trees or MOST_TREES, "recipe": recipe, "random_state": seed, "n_jobs": 1}
     # Splits take all cores: threads of XGBoost, which starts some whatever it is asked for, would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Before the heavy imports: the spare processes do the same meanwhile.
@@ -120,23 +116,23 @@ def _demonstrate(params: dict[str, Any], splits: int, outputs: _Outputs, spare: 
 
 def simulate(
     files: Files,
-    label: Labels = None,
-    event: Event = None,
-    weight: Weight = None,
+    label: shared.Labels = None,
+    event: shared.Event = None,
+    weight: shared.Weight = None,
     parties: Parties = None,
     theta: Theta = None,
     by: By = None,
-    drop: Drop = None,
-    recipe: Recipe = DEFAULT["recipe"],
-    trees: Trees = MOST_TREES,
-    max_depth: Depth = DEFAULT["max_depth"],
-    learning_rate: Rate = DEFAULT["learning_rate"],
+    drop: shared.Drop = None,
+    recipe: shared.Recipe = shared.DEFAULT["recipe"],
+    trees: Trees = None,
+    max_depth: Depth = shared.DEFAULT["max_depth"],
+    learning_rate: Rate = shared.DEFAULT["learning_rate"],
     objective: AnyObjective = "auto",
     epsilon: Epsilon = None,
     columns: Columns = None,
-    seed: Seed = 0,
+    seed: shared.Seed = 0,
     splits: Splits = 1,
-    json: Json = None,
+    json: shared.Json = None,
     save: Save = None,
     run: SimulationRun = None,
     report: WithReport = True,
@@ -164,7 +160,8 @@ def simulate(
         notes.append("ONNX cannot hold splits of categories. If you need ONNX, turn them into 0/1 columns first")
     for note in notes:
         console.print(f"Note: {note}.")
-    params: dict[str, Any] = {"n_trees": trees, "max_depth": max_depth, "learning_rate": learning_rate}
+    most = MOST_TREES if epsilon is None else N_TREES
+    params: dict[str, Any] = {"n_trees": trees or most, "max_depth": max_depth, "learning_rate": learning_rate}
     params |= {"recipe": recipe, "random_state": seed}
     params["objective"] = objective_for(data.y) if objective == "auto" else objective
     if epsilon is not None:
@@ -244,7 +241,7 @@ def _compare(
     _show(outcome, asked)
     outputs.write(outcome.measured.results, outcome.compared.simfl)
     if asked.n_splits > 1:
-        first = f"Curves, calibration, important columns and traffic are those of the first of {asked.n_splits} splits."
+        first = f"Curves, calibration and important columns are those of the first of {asked.n_splits} splits."
         notes = [first, *notes]
     outputs.report(outcome, title, began, list(notes), spare or NO_SPARE)
 

@@ -2,7 +2,7 @@
 
 `tree` has what every recipe reads, in XGBoost's own words. Each recipe has a struct of its own on top of it: `similar`
 (with the paper's), `joint`, and `private` (joint with epsilon). `simfl.train`, the estimators, the study file and the
-command line all read these pages. `None` means "as the recipe says", or a value found from the data, as the text says.
+command line all read these modules. `None` means "as the recipe says", or a value found from the data.
 """
 
 import math
@@ -14,7 +14,7 @@ import msgspec
 
 from simfl.errors import ParameterError, UnknownParameterError, did_you_mean
 from simfl.params.joint import HALVED_FROM, MOST_CUTS, JointParams
-from simfl.params.private import NOT_PRIVATE, PrivateParams, check_declared, declared_classes
+from simfl.params.private import N_TREES, NOT_PRIVATE, RULED, PrivateParams, check_declared, declared_classes
 from simfl.params.similar import (
     BUILDER_BINS,
     COARSE_BINS,
@@ -40,6 +40,8 @@ __all__ = [
     "MIN_WEIGHT",
     "MOST_CUTS",
     "NAMES",
+    "N_TREES",
+    "OF_RECIPE",
     "PREPARE_NAMES",
     "RECIPES",
     "SETTINGS",
@@ -69,6 +71,7 @@ __all__ = [
     "prepare_params",
     "refuse_unknown",
     "search_of",
+    "settings",
     "train_params",
     "with_numbers",
     "without_noise",
@@ -77,9 +80,16 @@ __all__ = [
 RecipeName = Literal["similar", "paper", "joint"]
 Params = SimilarParams | PaperParams | JointParams | PrivateParams  # as messages carry them: the tag is the recipe
 RECIPES: Final[dict[str, type[TreeParams]]] = {"similar": SimilarParams, "paper": PaperParams, "joint": JointParams}
-_STRUCTS: Final = (*RECIPES.values(), PrivateParams)
+_STRUCTS: Final[tuple[type[TreeParams], ...]] = (*RECIPES.values(), PrivateParams)
 RECIPE: Final = "similar"  # unless another one is named
-_SETTLED: Final = ("leaf_values", "extra_depth", "label_spread")  # by the recipe or a training: nobody gives them
+OF_RECIPE: Final[dict[str, str]] = {  # nobody gives them: the recipe or a training decides
+    "leaf_values": "the recipe decides where leaf values come from",
+    "extra_depth": "the recipe decides how much deeper trees grow before they are pruned",
+    "label_spread": "this objective has no unit of labels",
+    "by_rule": "the study decides what a rule chooses",
+}
+
+OPEN: Final = (*RULED, "hash_law", "validation_fraction", "rematch", "delta")  # None stands for their default
 
 # What stage 1 reads: `simfl.prepare` takes it, and a training of what was prepared cannot change it.
 STAGE_1: Final = (
@@ -92,7 +102,7 @@ PREPARE_NAMES: Final = ("recipe", *STAGE_1, "epsilon", "masked", "random_state",
 def _names() -> tuple[str, ...]:
     """Of all parameters: XGBoost's first, then what each recipe adds."""
     orders = (struct.__struct_fields__ for struct in (TreeParams, SimilarParams, PaperParams, PrivateParams))
-    return tuple(dict.fromkeys(["recipe", *(name for order in orders for name in order if name not in _SETTLED)]))
+    return tuple(dict.fromkeys(["recipe", *(name for order in orders for name in order if name not in OF_RECIPE)]))
 
 
 NAMES: Final = _names()
@@ -105,6 +115,9 @@ ALIASES: Final = {  # what users of XGBoost and scikit-learn may type
     "lambda": "reg_lambda",
     "alpha": "reg_alpha",
     "min_split_loss": "gamma",
+    "num_round": "n_trees",
+    "iterations": "n_trees",
+    "max_iter": "n_trees",
     "seed": "random_state",
     "nthread": "n_jobs",
 }
@@ -114,8 +127,17 @@ _OF_ROWS: Final = (
 )
 _ELSEWHERE: Final = {  # what is given at another place
     **dict.fromkeys(("sample_weight", "sample_weights", "weight", "weights"), _OF_ROWS),
-    "init_model": "simfl.train takes it, in one process; between machines a training begins from nothing.",
+    "init_model": "simfl.train and fit take it, in one process; between machines a training begins from nothing.",
+    "callbacks": "simfl.train takes them.",
+    "eval_set": "fit takes it; with simfl.train, Party(..., validation=(X, y)).",
+    "parties": "fit takes them.",
+    "num_class": "The classes follow from the labels: leave it out.",
+    **dict.fromkeys(("max_leaves", "grow_policy"), "Trees grow level by level: max_depth bounds their leaves."),
+    **dict.fromkeys(("device", "tree_method", "booster"), "Trees grow on the CPU, by histograms: leave it out."),
+    **dict.fromkeys(("colsample_bylevel", "colsample_bynode"), "Columns are sampled per tree: colsample_bytree."),
+    "huber_slope": "The slope is 1: divide the labels by the slope that you want.",
     "verbose": "simfl.train and the estimators take it; between machines, --log-format.",
+    "verbosity": "simfl.train and the estimators take verbose.",
 }
 
 
@@ -124,18 +146,21 @@ def _defaults_of(struct: type[TreeParams]) -> dict[str, Any]:
 
 
 def defaults() -> dict[str, Any]:
-    """Every parameter with its default: None where recipes differ in it."""
+    """Every parameter with its default: None where recipes differ in it, not all have it, or a rule decides.
+
+    So a call tells what was given: a value for another recipe, or for stage 1 of what is prepared, is refused.
+    """
     found: dict[str, Any] = dict.fromkeys(NAMES)
     for name in NAMES:
-        values = [own[name] for struct in RECIPES.values() if name in (own := _defaults_of(struct))]
-        values = values or [_defaults_of(PrivateParams).get(name)]
-        found[name] = values[0] if values.count(values[0]) == len(values) else None
+        values = [own[name] for struct in _STRUCTS if name in (own := _defaults_of(struct))] or [None]
+        same = values.count(values[0]) == len(values) and name not in OPEN
+        found[name] = values[0] if same else None
     return found | {"recipe": RECIPE}
 
 
 def descriptions() -> dict[str, str]:
     """Every parameter with its meaning, for help texts."""
-    structs = (PrivateParams, SimilarParams, SearchParams, TreeParams)
+    structs = (PrivateParams, SimilarParams, TreeParams)  # the texts are those of the plainest
     hints = {name: hint for struct in structs for name, hint in get_type_hints(struct, include_extras=True).items()}
     told = {name: getattr(hints[name], "__metadata__", ("",))[-1] for name in NAMES if name != "recipe"}
     return {"recipe": _RECIPE_IN_WORDS} | told
@@ -160,9 +185,9 @@ def train_params(**given: Any) -> Params:
     """The checked parameters of a training."""
     refuse_unknown(given, NAMES)
     checked = _with_settings(_checked(given))
-    if isinstance(checked, PrivateParams):
+    if is_private(checked):
         check_declared(checked)
-    if checked.recipe == "joint" and "auc" in (checked.eval_metric or ()):
+    if checked.recipe == "joint" and "auc" in _listed(checked.eval_metric):
         raise ParameterError(
             "eval_metric='auc' is not available with recipe='joint': it needs counts of few rows, which no party sends "
             "there. Measure it on your own rows."
@@ -178,6 +203,13 @@ def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in arguments.items()
         if name in usual and not (type(value) is type(usual[name]) and value == usual[name])
     }
+
+
+def settings(params: TreeParams) -> dict[str, Any]:
+    """The recipe and all of its parameters, for who reads about a training: only what can be given, and is used."""
+    values = msgspec.to_builtins(params) | {"recipe": params.recipe}
+    left_out = {*OF_RECIPE, *NOT_PRIVATE, *params.by_rule} if is_private(params) else {*OF_RECIPE}
+    return {name: value for name, value in values.items() if name not in left_out}
 
 
 def first_stage(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,24 +237,27 @@ def is_private(params: TreeParams) -> TypeGuard[PrivateParams]:
 def _checked(given: Mapping[str, Any]) -> Params:
     """Values of the right kind, in the struct of their recipe."""
     values = {name: _plain(value) for name, value in given.items()}
-    recipe = values.pop("recipe", RECIPE)
-    if recipe not in RECIPES:
+    recipe = values.pop("recipe", None)
+    recipe = RECIPE if recipe is None else recipe
+    if recipe not in tuple(RECIPES):
         raise ParameterError(f"recipe={recipe!r} is not possible: it must be one of {_quoted(RECIPES)}.")
     private = recipe == "joint" and values.get("epsilon") is not None
     struct = PrivateParams if private else RECIPES[recipe]
-    usual = defaults()
+    usual, plain = defaults(), _defaults_of(struct)
     own = {}
     for name, value in values.items():
         if name not in struct.__struct_fields__:
-            if value != usual[name]:
+            if value is not None:
                 raise ParameterError(_of_others(name, recipe))
         elif value is not None or usual[name] is not None:
             _check_value(struct, name, value)
-            if private and name in NOT_PRIVATE and value != usual[name]:
+            if private and name in NOT_PRIVATE and value not in (usual[name], plain[name]):
                 raise ParameterError(f"{name}={value!r} is not available: {NOT_PRIVATE[name]}.")
             own[name] = value
-    if private and own.get("n_trees") == usual["n_trees"]:
-        del own["n_trees"]  # the rule's, unless another number is given
+    if own.get("n_jobs") in (-1, 0):
+        del own["n_jobs"]
+    if private:
+        own["by_rule"] = tuple(name for name in RULED if name not in own)
     checked: Params = msgspec.convert(own, type=struct)  # type: ignore[assignment]
     return checked
 
@@ -244,9 +279,10 @@ def _of_others(name: str, recipe: str) -> str:
     if name in PrivateParams.__struct_fields__:
         if recipe == "joint":
             return f"{name} is a parameter of recipe='joint' with epsilon only. Leave it out, or set epsilon."
+        owner, more = ("recipe='joint'", "") if name == "epsilon" else ("recipe='joint' with epsilon", " and epsilon")
         return (
-            f"{name} is a parameter of recipe='joint' only: there everything that leaves a party can be made "
-            f"differentially private. Set recipe='joint', or leave {name} out."
+            f"{name} is a parameter of {owner} only: there everything that leaves a party is differentially private. "
+            f"Set recipe='joint'{more}, or leave {name} out."
         )
     owners = " and ".join(f"recipe={own!r}" for own, struct in RECIPES.items() if name in struct.__struct_fields__)
     return f"{name} is a parameter of {owners} only, not of recipe={recipe!r}. Leave it out, or set that recipe."
@@ -273,7 +309,8 @@ def refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
         if name in NAMES:
             stage = "simfl.prepare (stage 1)" if name in PREPARE_NAMES else "simfl.train (stage 2)"
             raise ParameterError(f"{name!r} belongs to {stage}: give it there.")
-        hint = f"Did you mean {ALIASES[name]!r}?" if name in ALIASES else did_you_mean(name, sorted(known))
+        meant = ALIASES.get(name)
+        hint = f"Did you mean {meant!r}?" if meant in known else did_you_mean(name, sorted(known))
         raise UnknownParameterError(f"There is no parameter {name!r}. {_ELSEWHERE.get(name, hint)}")
 
 
@@ -310,7 +347,7 @@ F = TypeVar("F", bound=Callable[..., Any] | type)
 
 
 def documented(names: Iterable[str]) -> Callable[[F], F]:
-    """Append the parameters, with their meanings and defaults (or those of `names`), to a docstring."""
+    """Append the parameters, with their meanings and defaults (from `names` if it is a dict), to a docstring."""
 
     def add(target: F) -> F:
         meaning, default = descriptions(), defaults() | (names if isinstance(names, dict) else {})
@@ -323,25 +360,28 @@ def documented(names: Iterable[str]) -> Callable[[F], F]:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, as grids and frames hand them out, become Python's; a random generator gives a seed."""
+    """NumPy's numbers and arrays, as grids and frames hand them out, become Python's; a generator gives a seed."""
     import numpy as np  # only here: the command line reads this page before it needs NumPy
 
     if isinstance(value, np.random.RandomState):
         return int(value.randint(2**31 - 1))
     if isinstance(value, np.random.Generator):
         return int(value.integers(2**31 - 1))
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _listed(words: str | list[str] | None) -> list[str]:
+    return [words] if isinstance(words, str) else words or []
 
 
 def _choices(struct: Any, name: str) -> str:
     """What a parameter with a few possible words can be."""
-
-    def words(hint: Any) -> list[str]:
-        if get_origin(hint) is Literal:
-            return list(get_args(hint))
-        return [word for part in get_args(hint) if not isinstance(part, str) for word in words(part)]
-
-    found = words(get_type_hints(struct, include_extras=True)[name])
+    hint = get_type_hints(struct)[name]
+    found = [word for part in (hint, *get_args(hint)) if get_origin(part) is Literal for word in get_args(part)]
     return f"it must be one of {_quoted(found)}" if found else ""
 
 

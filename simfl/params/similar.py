@@ -32,7 +32,8 @@ class SearchParams(TreeParams, frozen=True, kw_only=True):
         "width of a hash bucket (the paper's r); None: similar: half the root mean square row norm, paper: 4",
     ] = None
     hash_law: Annotated[
-        Literal["gaussian", "cauchy"], "law of the hash directions: 2-stable (L2 distance) or 1-stable (L1)"
+        Literal["gaussian", "cauchy"],
+        "law of the hash directions: 2-stable (L2 distance) or 1-stable (L1); None: gaussian",
     ] = "gaussian"
     n_neighbors: Annotated[
         Count,
@@ -52,7 +53,7 @@ class SearchParams(TreeParams, frozen=True, kw_only=True):
 
     @property
     def rematch(self) -> int:
-        """After how many trees similar rows are found again: never."""
+        """After how many trees similar rows are found again; 0: never."""
         return 0
 
 
@@ -62,7 +63,7 @@ class SimilarParams(SearchParams, frozen=True, kw_only=True, tag="similar"):
     rematch: Annotated[
         Count,
         "similar: find the similar rows again, by the leaves they fall into, after n trees and then each time the "
-        "number of trees has doubled; 0: never",
+        "number of trees has doubled; 0: never; None: 50",
     ] = 50
 
 
@@ -92,7 +93,7 @@ def guarded_columns(params: TreeParams, n_features: int) -> int:
 def builder_bins(params: TreeParams, n_parties: int, n_rows: int) -> int:
     """How many bins a builder's features get where `max_bin` leaves it open.
 
-    The search for the best split costs by nodes times bins. Every party has cut points of its own, so that the trees
+    The search for the best split costs nodes times bins. Every party has cut points of its own, so that the trees
     together see as many as one party's fine bins (docs/recipes.md).
     """
     if n_parties == 1 or not isinstance(params, SimilarParams):

@@ -185,7 +185,7 @@ def test_a_rehearsal_of_a_joint_study_shows_masked_sums(federation, tmp_path):
     found = check.check(federation.study, file)
     assert found.refusals == []
     on = {p.name for p in found.rehearsed.protections if p.on}
-    assert {"Masked sums", "Small groups", "Shared cut points", "Blind matching", "No ids of similar rows"} <= on
+    assert {"Masked sums", "Small groups", "Blind matching", "No ids of similar rows"} <= on
     said = {p.name: p.meaning for p in found.rehearsed.protections}
     assert said["Masked sums"].endswith("left under masks: the hub could read neither these nor their totals.")
     assert said["Small groups"] == "Every sum held at least 5 rows of all parties, by counts with noise."
@@ -195,6 +195,8 @@ def test_a_rehearsal_of_a_joint_study_shows_masked_sums(federation, tmp_path):
 
 def test_parameters_of_another_recipe_are_refused_in_a_study(federation):
     text = federation.study.read_text().replace("min_group", "n_hashes = 3\nmin_group")
-    with pytest.raises(StudyError, match=r"\[parameters\] n_hashes is a parameter of recipe='similar' and recipe='paper' only"):
+    with pytest.raises(
+        StudyError, match=r"\[parameters\] n_hashes is a parameter of recipe='similar' and recipe='paper' only"
+    ):
         parse_study(text)
     assert read_study(federation.study).params().min_group == 5
