@@ -18,17 +18,16 @@ from simfl.arrays import Floats
 from simfl.callbacks import Callback, TreeRecord
 from simfl.data.schema import xgboost_types
 from simfl.data.table import as_targets
+from simfl.errors import ParameterError
 from simfl.federation import gather, train
 from simfl.model import Model
 from simfl.params import (
     BINS,
-    NAMES,
     Params,
     SimilarParams,
     builder_bins,
     cores,
     of_recipe,
-    refuse_unknown,
     train_params,
     with_numbers,
 )
@@ -44,7 +43,9 @@ STOPPING: Final = {"validation_fraction": 0.2, "early_stopping_rounds": 20}
 
 def tfl(parties: Sequence[Party], *, callbacks: Sequence[Callback] | None = None, **params: Any) -> Model:
     """Tree-based federated learning: parties take turns, each on its own rows only, with its own leaf values."""
-    refuse_unknown(params, NAMES)
+    train_params(**params)  # refuses what does not exist, or what its recipe does not read
+    if params.get("epsilon") is not None:
+        raise ParameterError("tfl has no epsilon: its trees come from exact rows. Leave epsilon out.")
     own = of_recipe("paper", params)
     if params.get("recipe") != "paper" and own.get("max_bin") is None:  # bins as coarse as those it is compared with
         n_rows = sum(len(party.rows.y) for party in parties) * (1 - own.get("validation_fraction", 0.0))

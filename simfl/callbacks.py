@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,6 +152,15 @@ def _tell_of_compilation() -> None:
     logger.info(COMPILING)
     if sys.stderr.isatty():
         Console(stderr=True).print(COMPILING, style="dim", highlight=False)
+
+
+def checked_callbacks(callbacks: Any) -> list[Callback]:
+    """The callbacks as a list; refuses what is none."""
+    given = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise ParameterError(f"callbacks has {callback!r}, which is no simfl.Callback. Give a list of them.")
+    return given
 
 
 def default_callbacks(verbose: int | None = None) -> list[Callback]:

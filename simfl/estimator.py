@@ -68,12 +68,12 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         tweedie_variance_power: float | None = None,
         aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None,
         aft_loss_distribution_scale: float | None = None,
-        n_trees: int = 100,
-        learning_rate: float = 0.1,
-        max_depth: int = 6,
+        n_trees: int | None = None,
+        learning_rate: float | None = None,
+        max_depth: int | None = None,
         min_child_weight: float = 1.0,
         gamma: float = 0.0,
-        reg_lambda: float = 1.0,
+        reg_lambda: float | None = None,
         reg_alpha: float = 0.0,
         max_delta_step: float | None = None,
         subsample: float | None = None,
@@ -115,6 +115,10 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         return tags
 
+    def _params(self) -> dict[str, Any]:
+        """Every parameter, also where a subclass lists fewer."""
+        return {name: getattr(self, name) for name in (*NAMES, "verbose")}
+
     def _fit(self, X: Any, y: AnyArray, given: _Given, **decided: Any) -> Self:
         # No weights are weights of one, so that a row of weight two gives exactly the model of that row twice.
         weight = _check_sample_weight(given.sample_weight, X, dtype=np.float32)
@@ -129,7 +133,7 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
                 members.append(Party.of_rows(name, own, self.schema_, declared=self._declared))
         if given.eval_set is not None:
             self._watch(members[0], given.eval_set)
-        params = self.get_params() | decided
+        params = self._params() | decided
         params["verbose"] = params["verbose"] or 0
         self.model_ = train(members, init_model=given.init_model, **params)
         return self
@@ -165,7 +169,7 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
         pairs = list(eval_set) if isinstance(eval_set, list | tuple) else []
         if len(pairs) != 1 or not isinstance(pairs[0], list | tuple) or len(pairs[0]) != 2:
             raise DataError("eval_set is a list of one pair: eval_set=[(X, y)]. SimFL watches one set of rows.")
-        if self.get_params()["validation_fraction"]:
+        if self._params()["validation_fraction"]:
             raise DataError("eval_set goes without validation_fraction: both say which rows are watched. Give one.")
         X, y = _without(pairs[0][0], self.party_name_), pairs[0][1]
         rows = (
@@ -177,7 +181,8 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _objective_or(self, usual: Objective) -> Objective:
         """The objective as given, if it is one of this estimator."""
-        objective: Objective = self.get_params()["objective"] or usual
+        given: Objective | None = self._params()["objective"]
+        objective = usual if given is None else given
         _refuse_other_labels(objective, labels_of(usual))
         return objective
 
@@ -212,7 +217,7 @@ class _SimFLEstimator(BaseEstimator):  # type: ignore[misc]
     def best_iteration(self) -> int:
         """The round that early stopping kept, counted from 0, as XGBoost counts it."""
         check_is_fitted(self)
-        if self.get_params()["early_stopping_rounds"] is None:
+        if self._params()["early_stopping_rounds"] is None:
             raise AttributeError("best_iteration is known only with early_stopping_rounds.")
         return self.model_.n_trees - 1
 
@@ -341,7 +346,7 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
 
     def _objective_for(self, n_classes: int) -> str:
         """The objective as given, or what fits this number of classes."""
-        given = self.get_params()["objective"]
+        given = self._params()["objective"]
         _refuse_other_labels(given, "classes")
         if n_classes > 2 and given in LOSSES and not is_multi(given):
             raise ParameterError(
@@ -355,9 +360,9 @@ class SimFLClassifier(ClassifierMixin, _SimFLEstimator):  # type: ignore[misc]
 
     def _declared_classes(self) -> list[Any] | None:
         """With joint and epsilon no label decides which classes there are: they are declared, or 0 and 1."""
-        given = self.get_params()
+        given = self._params()
         private = given["recipe"] == "joint" and given["epsilon"] is not None
-        return given["classes"] or ([0, 1] if private else None)
+        return given["classes"] if given["classes"] is not None else [0, 1] if private else None
 
     def predict(self, X: Any) -> AnyArray:
         """The most likely class of every row."""

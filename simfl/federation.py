@@ -17,7 +17,14 @@ import numpy as np
 
 from simfl import html, hub, messages
 from simfl import model as models
-from simfl.callbacks import Callback, SearchBar, TreeRecord, default_callbacks, telling_of_compilation
+from simfl.callbacks import (
+    Callback,
+    SearchBar,
+    TreeRecord,
+    checked_callbacks,
+    default_callbacks,
+    telling_of_compilation,
+)
 from simfl.errors import DataError, FileError, ParameterError
 from simfl.joint.shared import Shared
 from simfl.model import Model
@@ -162,7 +169,7 @@ def prepare(
     with telling_of_compilation():
         ready = _prepare(parties, params)
     if ready.about.params.recipe == "joint" and not is_private(ready.about.params):
-        _draw_private(ready, ready.about.seed)
+        _set_private_keys(ready, ready.about.seed)
         ready.about = hub.agree_on_cuts(ready.transport, ready.about)
     return ready
 
@@ -198,12 +205,12 @@ def train(
     tweedie_variance_power: float | None = None,
     aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None,
     aft_loss_distribution_scale: float | None = None,
-    n_trees: int = 100,
-    learning_rate: float = 0.1,
-    max_depth: int = 6,
+    n_trees: int | None = None,
+    learning_rate: float | None = None,
+    max_depth: int | None = None,
     min_child_weight: float = 1.0,
     gamma: float = 0.0,
-    reg_lambda: float = 1.0,
+    reg_lambda: float | None = None,
     reg_alpha: float = 0.0,
     max_delta_step: float | None = None,
     subsample: float | None = None,
@@ -248,7 +255,9 @@ def train(
     (10, np.True_)
     """
     params = given(locals()) | unknown
-    shown = default_callbacks(verbose) if callbacks is None else callbacks
+    shown = default_callbacks(verbose) if callbacks is None else checked_callbacks(callbacks)
+    if init_model is not None and not isinstance(init_model, Model):
+        raise ParameterError(f"init_model is a {type(init_model).__name__}. Give a model: simfl.load(path) opens one.")
     with nullcontext() if callbacks == [] or verbose == 0 else telling_of_compilation():
         return train_and_keep(parties, shown, params, init_model)[0]
 
@@ -259,7 +268,7 @@ def train_and_keep(
     params: dict[str, Any],
     init_model: Model | None = None,
 ) -> tuple[Model, Preparation]:
-    """The same, and the preparation that it was trained on."""
+    """Like `train`; also returns the preparation that was trained on."""
     if isinstance(parties, Preparation):
         ready = parties
         about = ready.about.params
@@ -292,19 +301,19 @@ def train_and_keep(
 def _grow_together(
     ready: Preparation, params: Params, callbacks: Sequence[Callback], start: models.WarmStart | None
 ) -> Model:
-    """The joint recipe. The hub gets the model sealed, where it sees nothing, for a key that only this call has."""
-    _draw_private(ready, ready.about.seed if params.random_state is None else params.random_state)
+    """The joint recipe. With masks the hub gets the model sealed, for a key that only this call has."""
+    _set_private_keys(ready, ready.about.seed if params.random_state is None else params.random_state)
     key = boxes.new_key() if params.masked else None
-    receiver = key and messages.SignedKey(key=boxes.public_half(key))
-    order = hub.JointOrder(receiver or None, start)
+    receiver = messages.SignedKey(key=boxes.public_half(key)) if key else None
+    order = hub.JointOrder(receiver, start)
     grown = hub.train_together(ready.transport, ready.about, params, order, callbacks=callbacks)
     data = boxes.content_of(boxes.open_box(key, grown.sealed)) if key else grown.sealed
     model = models.from_bytes(data, "The sealed model")
     return models.with_account(model, account(model.history, grown.history), {})
 
 
-def _draw_private(ready: Preparation, seed: int) -> None:
-    """A seed stands in for what each party draws by itself: the same seed, the same model."""
+def _set_private_keys(ready: Preparation, seed: int) -> None:
+    """A seed stands in for what each party draws by itself, except the noise of epsilon, which is always new."""
     for session in ready.sessions:
         session.private, session.noise_key = private_of(seed, session.name), secrets.token_bytes(SECRET_BYTES)
 

@@ -445,22 +445,26 @@ class Finished(Message, frozen=True, kw_only=True):
 Parts = list[Array]  # u1, u2, u4 and u8, added modulo their size; u8 of shape (n, 8): wide sums
 
 
-class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a reader decided from a total, for the parties alone: encrypted with a key from their secret."""
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all parties decided together (labels, cut points, finished trees), for those who join later.
 
-    sealed: bytes
-    signature: bytes | None = None  # of run, step and what is sealed, by the reader's certificate, where it has one
-    certificate: bytes | None = None  # with the reader's first announcement after a start
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What followed from an addition: the total, where all parties read it, or what its reader announced."""
+    The first party has encrypted it with a key from the parties' secret.
+    """
 
     step: Round
     exchange: bytes  # a digest of the public keys under which the vectors were masked; empty where they were not
-    total: Parts | None = None
-    reader: str | None = None
-    announced: Announcement | None = None
+    by: str
+    sealed: bytes
+    signature: bytes | None = None  # of run, step and what is sealed, by the party's certificate, where it has one
+    certificate: bytes | None = None
+
+
+class Total(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out of an addition. Only the parties can read it."""
+
+    step: Round
+    exchange: bytes
+    parts: Parts
 
 
 class StartTogether(Message, frozen=True, kw_only=True):
@@ -474,17 +478,17 @@ class StartTogether(Message, frozen=True, kw_only=True):
     classes: list[ClassLabel] | None
     parties: list[str]  # who is present, in the common order
     masked: bool
-    kept: list[Result] = []  # of labels and cuts, and the end of every batch of trees
+    kept: list[Kept] = []
     warm_start: list[AdoptedTree] = []  # the trees of an earlier model that this training continues from
     base_score: list[Finite] = []  # of that model
     cuts_only: bool = False  # only agree on cut points, for later trainings
 
 
 class Add(Message, frozen=True, kw_only=True):
-    """Hub to party: this followed from the last addition; contribute to the next."""
+    """Hub to party: this came out of the last addition; contribute to the next."""
 
     step: Round  # grows: no mask is used twice
-    result: Result | None = None  # none in the first step after a start
+    total: Total | None = None  # none in the first step after a start
 
 
 class Addend(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -494,40 +498,16 @@ class Addend(Message, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     step: Round
-    parts: Parts  # none when the training is finished, and none of the step's reader: its own numbers stay with it
+    parts: Parts  # none when the training is finished
     exchange: bytes  # a digest of the public keys that it was given; empty where nothing is masked
     digest: bytes  # of all that it has applied so far, with a key that the hub does not have
     name: str  # of the step, for people
     n_trees: Count  # rounds that are finished
-    reader: str | None = None  # who reads the total; None: all parties
-    next_reader: str | None = None  # who reads the next one, where that is certain: the hub asks it last, with `Read`
-    keep: bool = False  # what was passed on with the question is needed by those who come later
-    announced: Announcement | None = None  # from the first party, where all read: the end of a batch, to be kept
+    keep: bool = False  # something was decided that parties joining later will need
+    kept: Kept | None = None  # that, from the first party
     finished: bool = False
     metrics: list[tuple[dict[str, Finite], dict[str, Finite]]] = []  # of new rounds: training and validation rows
     shown: dict[Fact, Count] = {}  # at the end: what it really did to what it sent (`privacy/observed.py`)
-
-
-class Read(Message, frozen=True, kw_only=True):
-    """Hub to party: you are the reader of this step. This is the total of the others; announce what follows from it.
-
-    The hub never has the whole total: the reader adds its own numbers.
-    """
-
-    step: Round
-    others: Parts
-    result: Result | None = None  # what followed from the last addition, unless the reader has it already
-
-
-class Announced(Message, frozen=True, kw_only=True):
-    """Leaves the party: what it decided as the reader (split points, leaf values), for the other parties alone.
-
-    It follows its own decision at once, so that its part of the next addition comes along.
-    """
-
-    step: Round
-    announcement: Announcement
-    addend: Addend
 
 
 class SendModel(Message, frozen=True, kw_only=True):
@@ -578,7 +558,6 @@ Request = (
     | Finish
     | StartTogether
     | Add
-    | Read
     | SendModel
     | TakeModel
 )
@@ -601,6 +580,5 @@ Reply = (
     | LeafSums
     | Finished
     | Addend
-    | Announced
     | SealedModel
 )

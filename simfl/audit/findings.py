@@ -22,8 +22,6 @@ Role = Literal[
     "hub with a sample",
     "builder",
     "other party",
-    "reader",
-    "all readers",
     "two parties that collude",
     "all parties but two",
     "submitter",

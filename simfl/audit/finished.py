@@ -254,7 +254,7 @@ def views_of(people: People) -> list[Seen]:
     if people.params.recipe == "joint":
         turn = "A party that reads the sums of every batch that is its turn"
         views.append(Seen("other party", turn, True, people.parties))
-        views.append(Seen("other party", "A party whom all readers tell their sums", True, 1))
+        views.append(Seen("other party", "A party of the training", True, 1))
     elif people.params.leaf_values == "global":
         views.append(
             Seen("hub with a sample", "The hub, which sees the totals of all leaves, with rows like these", True, 1)

@@ -25,13 +25,12 @@ FALSE_ALARMS = 0.01
 
 def rows_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
     """Foreign rows that a combination of sums singles out. Guessing: none."""
-    return [_rows_alone(scenario, listener) for listener in scenario.listeners if listener.reads]
+    return [_rows_alone(scenario, listener) for listener in scenario.listeners]
 
 
 def _rows_alone(scenario: Together, listener: Listener) -> Finding:
     alone = scenario.ears[listener.parties].alone
-    found = alone.of(listener.reads)
-    rows, gradient = _added(found)
+    rows, gradient = _added(alone.found)
     success = np.zeros(len(alone.foreign))
     success[rows] = 1.0
     details = {"rows": float(len(rows))}
@@ -66,11 +65,11 @@ def attributes_from_totals(scenario: Together, setting: Setting) -> list[Finding
     for listener in scenario.listeners:
         alone = scenario.ears[listener.parties].alone
         like: dict[int, Longs] = {}
-        for found in alone.of(listener.reads):
+        for found in alone.found:
             for row, near in zip(found.rows.tolist(), found.like, strict=True):
                 if len(near) and len(near) < len(like.get(row, scenario.row)):  # the fewer, the smaller the node
                     like[row] = near
-        if not listener.reads or not like:
+        if not like:
             continue
         near_rows = [scenario.dense[scenario.row[near]] for near in like.values()]
         estimate = np.stack([scenario.prior.standard(rows).mean(axis=0) for rows in near_rows])
@@ -82,15 +81,14 @@ def attributes_from_totals(scenario: Together, setting: Setting) -> list[Finding
 
 
 def members_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
-    """Tell members from strangers by all counts and sums that they would be part of."""
+    """Tell members from strangers by all sums that they would be part of."""
     findings = []
     for listener in scenario.listeners if scenario.has_likely_strangers else []:
         evidence = scenario.ears[listener.parties].evidence
-        known = np.column_stack([evidence.of(listener.reads)[:, :3], scenario.fit[evidence.asked]])
+        known = np.column_stack([evidence.scores[:, :2], scenario.fit[evidence.asked]])
         counted = _told_apart(scenario, listener.parties, evidence.asked, known)
-        what = "counts and sums" if listener.reads else "counts"
         sentence = (
-            f"Given a person's record and label, the model and the {what} of {scenario.trees_in_words} show with "
+            f"Given a person's record and label, the model and the sums of {scenario.trees_in_words} show with "
             "{success} accuracy whether it took part (guessing: {guess}); at 1 % false alarms "
             f"{counted.details['found at 1 % false alarms']:.1%} of the members are found."
         )
@@ -137,13 +135,11 @@ def labels_from_totals(scenario: Together, setting: Setting) -> list[Finding]:
     """The label of a person whose features are known, from the sums that it is part of and the model."""
     findings = []
     for listener in scenario.listeners:
-        if not listener.reads:
-            continue
         evidence = scenario.ears[listener.parties].evidence
         asked, y = evidence.asked, scenario.people.y[evidence.asked]
         party = scenario.people.party[asked]
         own, victim = np.isin(party, listener.parties), party == VICTIM
-        margin, sums = scenario.margin[asked], evidence.of(listener.reads)[:, 3:]
+        margin, sums = scenario.margin[asked], evidence.scores[:, 2:]
         guess, success = (_labels_right(known, y, own, victim) for known in (margin, np.hstack([margin, sums])))
         sentence = (
             "A party that knows all features of a person gets the label right in {success} of all cases with the sums "
@@ -168,11 +164,11 @@ def labels_from_equations(scenario: Together, setting: Setting) -> list[Finding]
     findings = []
     for listener in scenario.listeners:
         equations = scenario.ears[listener.parties].equations
-        if equations is None or not listener.reads:
+        if equations is None:
             continue
         y = scenario.people.y[equations.foreign] > 0
         belief = 1 / (1 + np.exp(-scenario.margin[equations.foreign, 0].astype(np.float64)))
-        labels = equations.labels(belief, listener.reads)
+        labels = equations.labels(belief)
         success, guess = (((p > 0.5) == y).astype(np.float64) for p in (labels, belief))
         sentence = (
             "A party that knows the features of all foreign rows solves for their labels: {success} right; with the "

@@ -1,7 +1,8 @@
 """What parties hear while trees are grown together, step by step, as plain data for the attacks (`totals.py`).
 
 The machines of all parties really run. A step is heard as the totals of all parties, and with it which people are
-behind each total: an attacker would have to guess that of foreign rows, so an attack can only do better than in life.
+behind each total, with the cells that each party has joined: an attacker would have to guess that of foreign rows, so
+an attack can only do better than in life.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import numpy as np
 from simfl.arrays import AnyArray, Doubles, Floats, Longs, Mask, Table
 from simfl.errors import DataError
 from simfl.joint.batch import Batch
+from simfl.joint.candidates import NONE
 from simfl.joint.cuts import binned
-from simfl.joint.guard import STEPS, SUM_NOISE, Counting
 from simfl.joint.machine import Labelled, Machine
 from simfl.joint.parts import Parts
-from simfl.joint.rows import ONE_ROW, BinnedRows, counted_as
+from simfl.joint.rows import BinnedRows
+from simfl.outbox.rule import NOISE, NOWHERE
 
 STRANGER = -1  # the party of a person who takes no part
 
@@ -49,16 +51,6 @@ class People:
         """How much each counts in sums."""
         return np.ones(len(self.y)) if self.weight is None else self.weight.astype(np.float64)
 
-    @cached_property
-    def counts(self) -> Doubles:
-        """What each counts as towards `min_group`, beside the heaviest row of its party, or of the strangers."""
-        found = np.ones(len(self.y))
-        for party in np.unique(self.party):
-            own = np.flatnonzero(self.party == party)
-            parts = counted_as(None if self.weight is None else self.weight[own])
-            found[own] = 1.0 if parts is None else parts / ONE_ROW
-        return found
-
     def foreign_to(self, parties: Sequence[int]) -> Longs:
         """Those of all other parties."""
         return np.flatnonzero(~np.isin(self.party, [*parties, STRANGER]))
@@ -70,8 +62,6 @@ class Told:
 
     number: int  # of the batch
     batch: Batch
-    counting: Counting | None  # None: these are sums of gradients
-    reader: int | None  # the party that learns the total; None: all do
     total: Parts
     parts: list[Parts]  # of each party
     person: Longs  # pairs of a person
@@ -118,26 +108,28 @@ class Told:
     def noise(self, number: int, n_foreign: int) -> Doubles:
         """Of every cell's sum of gradients (0) or hessians (1): the variance of what parties have added at random."""
         batch, mean = self.batch, np.abs(self.gradients[number]).mean(axis=0)
-        if not batch.setting.guarded:
-            return np.asarray(np.ldexp(1.0, 2 * batch.exponents[number])[self.tree])
-        share = n_foreign / max(len(self.parts) - 1, 1)
-        return np.asarray(share * (SUM_NOISE * mean[self.tree % len(mean)]) ** 2 * (1 + self.inner))
+        rounded = np.asarray(np.ldexp(1.0, 2 * batch.exponents[number])[self.tree])
+        if batch.params.min_group < 2:
+            return rounded
+        own = NOISE * mean[self.tree % len(mean)]
+        return np.asarray(rounded + n_foreign * own**2 * (1 + self.inner))
+
+    @cached_property
+    def sent(self) -> Mask:
+        """All cells but the last of each slot, which follows from the node's total."""
+        sent = np.ones(self.batch.level.n_cells, bool)
+        sent[self.batch.level.cell_start[1:] - 1] = False
+        return sent
 
     def others(self, parties: Sequence[int]) -> Parts:
         """The total without what some parties have sent: they know that."""
         own = [np.sum([self.parts[p][i] for p in parties], axis=0, dtype=t.dtype) for i, t in enumerate(self.total)]
         return [t - o for t, o in zip(self.total, own, strict=True)]
 
-    def counts(self, parties: Sequence[int]) -> Doubles:
-        """How many foreign rows are in each cell, with noise."""
-        if self.counting is None:
-            raise ValueError("These are sums, not counts.")
-        return self.counting.total(self.others(parties)[0]).astype(np.float64) * (self.counting.k / STEPS)
-
     def sums(self, parties: Sequence[int]) -> tuple[Doubles, Doubles]:
         """Sums of foreign gradients and hessians as they were sent: up to each cut; the roots' totals at the end."""
         batch = self.batch
-        tree = np.concatenate([self.tree[batch.sent_cells], np.arange(batch.n_sent - int(batch.sent_cells.sum()))])
+        tree = np.concatenate([self.tree[self.sent], np.arange(batch.n_sent - int(self.sent.sum()))])
         G, H = (part.view(np.int32).astype(np.float64) for part in self.others(parties))
         return np.ldexp(G, batch.exponents[0][tree]), np.ldexp(H, batch.exponents[1][tree])
 
@@ -150,49 +142,73 @@ class Ear(Protocol):
 
 
 def listen(machines: Sequence[Machine], people: People, ears: Sequence[Ear]) -> None:
-    """Run the machines to the end. The ears hear every step in which rows are counted or gradients summed up."""
+    """Run the machines to the end. The ears hear every step in which gradients are summed up."""
     crowd: _Crowd | None = None
     while not machines[0].finished:
-        reader, growing = machines[0].reader, machines[0].growing
+        growing = machines[0].growing
         parts = [machine.contribution() for machine in machines]
         total = [np.sum(part, axis=0, dtype=part[0].dtype) for part in zip(*parts, strict=True)]
         if growing and growing._batch:
-            crowd = crowd or _Crowd(machines[0], people)
-            told = crowd.told(growing._batch, reader, total, parts)
+            crowd = crowd or _Crowd(machines, people)
+            told = crowd.told(growing._batch, total, parts)
             for ear in ears:
                 ear.hear(told)
-        decision = machines[reader or 0].read(total)
         for machine in machines:
-            machine.apply(machine.read(total) if reader is None else decision)
+            machine.apply(machine.read(total))
 
 
 class _Crowd:
     """Where all people are while the trees grow."""
 
-    def __init__(self, machine: Machine, people: People) -> None:
+    def __init__(self, machines: Sequence[Machine], people: People) -> None:
+        machine = machines[0]
         growing, base_score = machine.growing, machine.base_score
         if growing is None or base_score is None:
             raise ValueError("There are no trees yet.")
         rows = binned(people.X, growing.setting.cuts)
         if not isinstance(rows, BinnedRows):
             raise DataError("Trees grown together are audited on dense tables only.")
-        self.growing, self.people, self.bins = growing, people, rows.bins
+        self.machines, self.growing, self.people, self.bins = machines, growing, people, rows.bins
+        self.first = np.searchsorted(people.party[people.party >= 0], range(len(machines)))
         margin = np.array(machine.loss.margin(base_score), dtype=np.float32)
         self.following = machine._following(Labelled(people.X, people.y), margin)
         self.n_rounds = 0
 
-    def told(self, batch: Batch, reader: int | None, total: Parts, parts: list[Parts]) -> Told:
+    def told(self, batch: Batch, total: Parts, parts: list[Parts]) -> Told:
         """What a step of a batch tells."""
         growing = self.growing
         for trees in growing.rounds[self.n_rounds :]:
             self.following.add(trees)
         self.n_rounds = len(growing.rounds)
-        place = np.stack([_places(batch, self.bins, tree) for tree in range(batch.n_trees)])
+        place = np.stack([self._places(batch, tree) for tree in range(batch.n_trees)])
         pairs = [_pairs(batch, self.bins, place[tree], tree) for tree in range(batch.n_trees)]
-        person, cell = (np.concatenate([pair[i] for pair in pairs]) for i in (0, 1))
+        person, cell = self._joined(batch, *(np.concatenate([pair[i] for pair in pairs]) for i in (0, 1)))
         gradients = growing.loss.gradients(self.following.margin, self.people.y, self.people.weight)
-        counting = None if batch.counted else growing.setting.counting
-        return Told(len(growing.batches), batch, counting, reader, total, parts, person, cell, gradients, place)
+        return Told(len(growing.batches), batch, total, parts, person, cell, gradients, place)
+
+    def _places(self, batch: Batch, tree: int) -> AnyArray:
+        """The node that each row is in: where its party has put it, of strangers where its values lead."""
+        place, of_tree = _places(batch, self.bins, tree), batch.nodes.of_tree(tree)
+        for k in np.flatnonzero(batch.level.tree == tree):
+            node = int(batch.level.node[k])
+            place[(place == of_tree[node]) & (self.people.party >= 0)] = NONE
+            for machine, first in zip(self.machines, self.first, strict=True):
+                if machine.growing:
+                    place[first + machine.growing._placement.rows_in(tree, node)] = of_tree[node]
+        return place
+
+    def _joined(self, batch: Batch, person: Longs, cell: Longs) -> tuple[Longs, Longs]:
+        """The pairs as the parties count them."""
+        level = batch.level
+        slot = np.repeat(np.arange(len(level.feature)), np.diff(level.cell_start))[cell]
+        out, kept = cell.copy(), np.ones(len(cell), bool)
+        for p, machine in enumerate(self.machines):
+            own = np.flatnonzero(self.people.party[person] == p)
+            mine = machine.growing._mine if machine.growing else None
+            if mine is not None:
+                joined = mine.joined[cell[own]]
+                out[own], kept[own] = level.cell_start[slot[own]] + joined, joined != NOWHERE
+        return person[kept], out[kept]
 
 
 def _places(batch: Batch, bins: AnyArray, tree: int) -> AnyArray:
@@ -214,7 +230,7 @@ def _pairs(batch: Batch, bins: AnyArray, place: AnyArray, tree: int) -> tuple[Lo
     mine = np.flatnonzero(level.tree == tree)
     number[batch.open.place[mine]] = mine
     node = number[place]
-    inside = np.flatnonzero(node >= 0)
+    inside = np.flatnonzero((node >= 0) & (place >= 0))
     n_slots = np.diff(level.slot_start)[node[inside]]
     person = np.repeat(inside, n_slots)
     first = np.repeat(level.slot_start[node[inside]] - np.cumsum(n_slots) + n_slots, n_slots)

@@ -46,16 +46,9 @@ def _private() -> dict[Role, str]:
 def _together(setting: Setting) -> dict[Role, str]:
     if setting.epsilon is not None:
         return _private()
-    noisy = ", with noise" if setting.min_group > 1 else ""
-    counts = "noisy counts of rows per cell of every tree; " if setting.min_group > 1 else ""
-    sums = f"sums of gradients up to each cut{noisy}"
-    party = f"totals only: moments of columns, of labels and metrics; {counts}{TREES}"
-    found: dict[Role, str] = {
-        "hub": BLIND_HUB,
-        "other party": party,
-        "reader": f"also {sums}, of the trees of its turns",
-        "all readers": f"also {sums}, of every tree (all who read tell one party)",
-    }
+    noisy = ", with every party's noise" if setting.min_group > 1 else ""
+    seen = "totals only: rows per cell of each column, sums of labels and metrics, sums of gradients up to each cut"
+    found: dict[Role, str] = {"hub": BLIND_HUB, "other party": f"{seen}{noisy}; {TREES}"}
     if setting.parties > 2:
         found["two parties that collude"] = "what both see, without the rows and the noise of either"
     if setting.parties > 4:

@@ -32,11 +32,10 @@ STRANGERS = 0.1  # share of the rows that take no part: attackers must tell memb
 
 @dataclass(frozen=True)
 class Listener:
-    """Parties that put together what they know: their rows and their noise, and the sums of turns that they read."""
+    """Parties that put together what they know: their rows, their noise, and all totals."""
 
     role: Role
     parties: tuple[int, ...]
-    reads: tuple[int, ...]
 
 
 class Ears:
@@ -110,7 +109,7 @@ class Together(Scenario):
             rows = Rows(self.grown_from[own], self.y[own], self.weight_of(own))
             split = Split(names[i], rows, None, self.schema)
             secret = seed_of(self.seed, 6, i).to_bytes(8)
-            found.append(machine_of(start, split, secret, 1, shared, whole=True))
+            found.append(machine_of(start, split, secret, 1, shared))
         return found
 
     @cached_property
@@ -130,17 +129,12 @@ class Together(Scenario):
         """Who listens."""
         n = len(self.members)
         every = tuple(range(n))
-        several = every[ATTACKER : n - 1]
-        chosen: dict[Role, tuple[tuple[int, ...], tuple[int, ...]]] = {
-            "other party": ((ATTACKER,), ()),
-            "reader": ((ATTACKER,), (ATTACKER,)),
-            "all readers": ((ATTACKER,), every),
-        }
+        chosen: dict[Role, tuple[int, ...]] = {"other party": (ATTACKER,)}
         if n > 2:
-            chosen["two parties that collude"] = (every[1:3], every[1:3])
+            chosen["two parties that collude"] = every[1:3]
         if n > 4:
-            chosen["all parties but two"] = (several, several)
-        return [Listener(role, *heard) for role, heard in chosen.items()]
+            chosen["all parties but two"] = every[ATTACKER : n - 1]
+        return [Listener(role, parties) for role, parties in chosen.items()]
 
     @cached_property
     def ears(self) -> dict[tuple[int, ...], Ears]:

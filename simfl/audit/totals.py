@@ -4,8 +4,8 @@ Three ears, each of one party or of several that collude:
 
 - `Alone` looks for foreign rows that follow from sums by subtraction: any combination of the sums of one tree, and any
   two boxes of the trees that grow side by side from the same gradients.
-- `Evidence` knows a person's features, and weighs each count and sum that the person would be part of against what its
-  own rows let it expect.
+- `Evidence` knows a person's features, and weighs each sum that the person would be part of against what its own rows
+  let it expect.
 - `Equations` knows the features of all foreign rows, and solves for their labels.
 """
 
@@ -21,19 +21,12 @@ from scipy.sparse import linalg as sparse_linalg
 
 from simfl.arrays import AnyArray, Doubles, Longs
 from simfl.audit.listening import People, Told
-from simfl.joint.guard import STEPS
 
 EXACT = 1e-6  # what is left open of a row whose value follows from the sums
 RIDGE = 1e-6  # added to the products of sums: equal sums must not make them singular
 PROBES = 6  # random vectors
 MOST_PAIRS = 4_000_000  # of boxes of one size with those of the next
-CLIPPED = 0.8  # of what a party counts at most: beyond, one row more makes no difference
 SWEEPS = 60  # of the solver
-
-
-def heard(reader: int | None, reads: Sequence[int]) -> bool:
-    """Whether somebody who reads in these parties' turns learns the totals of a step."""
-    return reader is None or reader in reads
 
 
 # --- by subtraction --------------------------------------------------------------------------------------------------
@@ -122,15 +115,14 @@ class Alone:
         """One step. A batch is looked at when the next one begins."""
         if self._last is not None and told.number != self._last.number:
             self.look()
-        if told.counting is None:
-            self._last = told
-            self._note(told)
+        self._last = told
+        self._note(told)
 
     def _note(self, told: Told) -> None:
         batch, n_cells, n = told.batch, told.batch.level.n_cells, len(self.foreign)
         rows, cell = told.pairs_of(self.number)
         G, _ = told.sums(self.parties)
-        sent, n_sent = batch.sent_cells, int(batch.sent_cells.sum())
+        sent, n_sent = told.sent, int(told.sent.sum())
         value = np.zeros(n_cells)
         value[sent] = G[:n_sent]
         value = told.between_cuts(value)
@@ -159,18 +151,13 @@ class Alone:
         """Rows that were found, with own rows in the same node."""
         place = told.place[tree]
         like = [self.own[place[self.own] == place[person]] for person in self.foreign[rows]]
-        self.found.append(Found(told.reader, rows, gradient, like))
-
-    def of(self, reads: Sequence[int]) -> list[Found]:
-        """What was found in the turns of these readers."""
-        return [found for found in self.found if heard(found.reader, reads)]
+        self.found.append(Found(rows, gradient, like))
 
 
 @dataclass(frozen=True)
 class Found:
     """Foreign rows that totals single out, what these say of their gradients, and own rows in the same node."""
 
-    reader: int | None
     rows: Longs
     gradient: Doubles
     like: list[Longs]
@@ -195,7 +182,7 @@ def boxes_of(told: Told, mark: AnyArray, n: Longs, value: Doubles) -> Boxes:
 
 
 class Evidence:
-    """Weighs, person by person, whether counts and sums look as if it took part, and with which label.
+    """Weighs, person by person, whether sums look as if it took part, and with which label.
 
     All people who are asked about are weighed alike. A row of the attacker is weighed as if it were foreign, so that
     it can rehearse on rows of which it knows the answer.
@@ -209,44 +196,23 @@ class Evidence:
         self.n_foreign = len(np.unique(people.party[foreign]))
         self.number = np.full(len(people.y), -1)
         self.number[asked] = np.arange(len(asked))
-        self._scores: dict[int | None, Doubles] = {}  # by reader: from counts, from gradients, from hessians; the label
-
-    def of(self, reads: Sequence[int]) -> Doubles:
-        """Per person asked about: the evidence from counts, from gradients and from hessians, and that of a label 1."""
-        parts = [scores for reader, scores in self._scores.items() if heard(reader, reads)]
-        total: Doubles = np.sum([np.zeros((len(self.asked), 4)), *parts], axis=0)
-        return total
+        self.scores = np.zeros((len(asked), 3))  # from gradients, from hessians; that of a label 1
 
     def hear(self, told: Told) -> None:
         """One step."""
-        (self._weigh_sums if told.counting is None else self._weigh_counts)(told)
-
-    def _weigh_counts(self, told: Told) -> None:
-        counting, n = told.counting, self.n_foreign
-        if counting is None:
-            return
-        unit, p = counting.k / STEPS, -np.expm1(-counting.epsilon)
-        noise = 2 * (1 - p) / p**2 * n / max(counting.n_parties - 1, 1) + n * unit**2 / 6
-        gaps = self._gaps(told, told.counts(self.parties), self.people.counts[told.person], noise)
-        clear = gaps.expected < CLIPPED * counting.clip * unit * n
-        each = (gaps.gap * gaps.x - gaps.x**2 / 2) / gaps.variance
-        self._add(told, 0, gaps, np.where(clear, each, 0.0))
-
-    def _weigh_sums(self, told: Told) -> None:
-        batch, sums = told.batch, told.sums(self.parties)
-        sent = batch.sent_cells
+        sums, sent = told.sums(self.parties), told.sent
         for number, each in enumerate(told.gradients):
             value = np.zeros(len(sent))
             value[sent] = sums[number][: int(sent.sum())]
             x = told.of_pairs(each)
             gaps = self._gaps(told, told.between_cuts(value), x, told.noise(number, self.n_foreign))
             weight = sent[gaps.cell] / gaps.variance
-            self._add(told, 1 + number, gaps, weight * (gaps.gap * gaps.x - gaps.x**2 / 2))
+            self._add(number, gaps, weight * (gaps.gap * gaps.x - gaps.x**2 / 2))
             if number == 0 and self.two_classes:  # a label of 1 in place of 0 makes the gradient smaller by 1
                 person = self.asked[gaps.person]
                 times = self.people.times[person]  # as often as the row counts
                 p = gaps.x + times * self.people.y[person]
-                self._add(told, 3, gaps, -weight * times * (gaps.gap - p + 0.5 * times))
+                self._add(2, gaps, -weight * times * (gaps.gap - p + 0.5 * times))
 
     def _gaps(self, told: Told, value: Doubles, x: Doubles, noise: Doubles | float) -> Gaps:
         """How much more there is than own rows let expect."""
@@ -260,14 +226,12 @@ class Evidence:
             person=self.number[told.person[chosen]],
             cell=cell,
             x=x,
-            expected=np.asarray(r * own[cell], dtype=np.float64),
             gap=(value - r * own)[cell] + np.where(is_own, (1 + r) * x, 0.0),
             variance=np.asarray(variance[cell] - np.where(is_own, r * (1 + r) * x**2, 0.0), dtype=np.float64),
         )
 
-    def _add(self, told: Told, column: int, gaps: Gaps, each: Doubles) -> None:
-        scores = self._scores.setdefault(told.reader, np.zeros((len(self.asked), 4)))
-        scores[:, column] += np.bincount(gaps.person, each, len(self.asked))
+    def _add(self, column: int, gaps: Gaps, each: Doubles) -> None:
+        self.scores[:, column] += np.bincount(gaps.person, each, len(self.asked))
 
 
 @dataclass(frozen=True)
@@ -277,7 +241,6 @@ class Gaps:
     person: Longs
     cell: Longs
     x: Doubles
-    expected: Doubles
     gap: Doubles
     variance: Doubles
 
@@ -293,13 +256,11 @@ class Equations:
         self.number = np.full(len(people.y), -1)
         self.number[self.foreign] = np.arange(len(self.foreign))
         self.n_foreign = len(np.unique(people.party[self.foreign]))
-        self._known: list[tuple[int | None, Any, Any, Doubles]] = []
+        self._known: list[tuple[Any, Any, Doubles]] = []
 
     def hear(self, told: Told) -> None:
         """One step: each sum divided by the size of its noise."""
-        if told.counting is not None:
-            return
-        sent, (rows, cell) = told.batch.sent_cells, told.pairs_of(self.number)
+        sent, (rows, cell) = told.sent, told.pairs_of(self.number)
         shape = len(sent), len(self.foreign)
         times = self.people.times[self.foreign]
         cells = sparse.csr_matrix((times[rows].astype(np.float32), (cell, rows)), shape=shape)
@@ -307,11 +268,11 @@ class Equations:
         up_to = sparse.diags(scale) @ up_to_cuts(told)[np.flatnonzero(sent)]
         p = told.gradients[0][self.foreign, 0].astype(np.float64) / times + self.people.y[self.foreign]
         G, _ = told.sums(self.parties)
-        self._known.append((told.reader, up_to, cells, up_to @ (cells @ p) - scale * G[: len(scale)]))
+        self._known.append((up_to, cells, up_to @ (cells @ p) - scale * G[: len(scale)]))
 
-    def labels(self, belief: Doubles, reads: Sequence[int]) -> Doubles:
+    def labels(self, belief: Doubles) -> Doubles:
         """The chance of a 1 that fits best, near what was believed of it."""
-        known = [(up_to, cells, value) for reader, up_to, cells, value in self._known if heard(reader, reads)]
+        known = self._known
         if not known:
             return belief
         spread = np.sqrt(np.clip(belief * (1 - belief), 0.01, None))

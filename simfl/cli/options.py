@@ -31,7 +31,8 @@ Drop = Annotated[
 ]
 Recipe = Annotated[RecipeName, typer.Option(help=HELP["recipe"])]
 Seed = Annotated[
-    int, typer.Option(min=0, help="seed of the split into parties, of the held-out rows and of the training")
+    int,
+    typer.Option(min=0, max=2**32 - 1, help="seed of the split into parties, of the held-out rows and of the training"),
 ]
 Json = Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the results as JSON too")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, with its run.json")]

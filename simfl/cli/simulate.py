@@ -69,7 +69,8 @@ Epsilon = Annotated[
     typer.Option(metavar="E", help="with --recipe joint: differential privacy of every row; needs --columns"),
 ]
 Columns = Annotated[
-    Path | None, typer.Option(metavar="STUDY", help="a study.toml whose [columns] declare the columns and their ranges")
+    Path | None,
+    typer.Option(metavar="STUDY", help="a study.toml whose table of columns declares them and their ranges"),
 ]
 SimulationRun = Annotated[
     Path | None, typer.Option(metavar="RUN", help="the folder for the report (default: runs/ and the file's name)")

@@ -47,7 +47,8 @@ class Require(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "masked = true, and the study switches masks off": self.masked and not masked,
             f"matching = {self.matching}, and the study has {matching}": matching is not None
             and self.matching not in ("any", matching),
-            f"min_group = {self.min_group}, and the study has {group}": group < self.min_group,
+            f"min_group = {self.min_group}, and the study has {group}": group < self.min_group
+            and params.epsilon is None,
             f"min_parties = {self.min_parties}, and the study continues with {needed}": needed < self.min_parties,
             f"max_trees = {self.max_trees}, and the study has {trees}": trees > (self.max_trees or trees),
             f"epsilon_total = {self.epsilon_total}, and the study has no epsilon": self.epsilon_total is not None

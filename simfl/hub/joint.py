@@ -50,9 +50,9 @@ class BeganTogether(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Something was decided that those need who come later: labels, cuts, or the end of a batch of trees."""
+    """A decision that parties joining later will need: labels, cuts, or the end of a batch of trees."""
 
-    result: msg.Result
+    kept: msg.Kept
     n_trees: int  # rounds that are finished with it
     absent: list[str]
     bytes: int  # since the last one
@@ -82,7 +82,7 @@ class JointState:
     """Where a training stands. The entries of its journal are the only thing that changes it."""
 
     began: BeganTogether | None = None
-    kept: list[msg.Result] = field(default_factory=list)
+    kept: list[msg.Kept] = field(default_factory=list)
     rounds: list[Facts] = field(default_factory=list)
     history: list[TreeRecord] = field(default_factory=list)
     missed: dict[str, list[int]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class JointState:
         n = entry.n_trees - len(self.rounds)
         if n < 0:
             raise FileError("The journal of this training is not in order. Start a new training.")
-        self.kept.append(entry.result)
+        self.kept.append(entry.kept)
         for _ in range(n):
             for party in entry.absent:
                 self.missed.setdefault(party, []).append(len(self.rounds))
@@ -170,7 +170,7 @@ def agree_on_cuts(transport: Transport, prepared: Prepared) -> Prepared:
         params=params, classes=None, parties=[*transport.parties], masked=masked, cuts_only=True
     )
     ask_all(transport, question, msg.Done)
-    adding, agreed = Adding(transport, {}), []
+    adding, agreed = Adding(transport), []
     while True:
         reply, kept = adding.add()
         agreed += [kept] if kept else []
@@ -178,10 +178,9 @@ def agree_on_cuts(transport: Transport, prepared: Prepared) -> Prepared:
             return msgspec.structs.replace(
                 prepared, agreed=agreed, seconds=prepared.seconds + time.perf_counter() - begun
             )
-        adding.pass_on()
 
 
-def _agreed(prepared: Prepared, params: Params) -> list[msg.Result]:
+def _agreed(prepared: Prepared, params: Params) -> list[msg.Kept]:
     """What was agreed on beforehand, if it is sealed (or not) as in this training."""
     return [*prepared.agreed] if bool(params.masked) == bool(prepared.params.masked) else []
 
@@ -207,7 +206,6 @@ class _Trainer:
         for entry in recovery.journal.entries:
             self.state.apply(entry)
         self._since = time.perf_counter(), transport.traffic.total
-        self._certificates: dict[str, bytes] = {}  # of readers, for those who come later
         self._seen, self._blind = 0, False  # rounds whose metrics came in since the start; whether none ever do
 
     def run(self, callbacks: Sequence[Callback]) -> GrownTogether:
@@ -270,7 +268,6 @@ class _Trainer:
                     return self._fetch_model()
                 if kept is not None and welcome_back(self.transport, self.prepared.parties):
                     return None
-                adding.pass_on()
         except PartyLost as lost:
             if is_private(self.params):  # the noise of all is needed
                 raise
@@ -292,14 +289,14 @@ class _Trainer:
         )
         ask_all(transport, question, msg.Done)
         self._seen, self._blind = 0, masked
-        return Adding(transport, self._certificates)
+        return Adding(transport)
 
-    def _keep(self, result: msg.Result, n_trees: int) -> None:
+    def _keep(self, kept: msg.Kept, n_trees: int) -> None:
         """Write down what those need who come later."""
         now, total = time.perf_counter(), self.transport.traffic.total
         absent = [party for party in self.prepared.parties if party not in self.transport.parties]
         spent, seconds = total - self._since[1], now - self._since[0]
-        self._record(Decided(result=result, n_trees=n_trees, absent=absent, bytes=spent, seconds=seconds))
+        self._record(Decided(kept=kept, n_trees=n_trees, absent=absent, bytes=spent, seconds=seconds))
         self._since = now, total
 
     def _score(self, metrics: Sequence[Metrics], callbacks: Sequence[Callback]) -> None:
@@ -337,66 +334,28 @@ def _invalid(parties: Sequence[str], fact: str) -> ProtocolError:
 
 
 # What an addend says of where its party stands.
-SAME = ("step", "exchange", "digest", "name", "n_trees", "reader", "next_reader", "keep", "finished", "metrics")
+SAME = ("step", "exchange", "digest", "name", "n_trees", "keep", "finished", "metrics")
 
 
 class Adding:
-    """Adds what the parties send, step by step, and passes on what follows."""
+    """Adds what the parties send, step by step, and passes the total on with the next question."""
 
-    def __init__(self, transport: Transport, certificates: dict[str, bytes]) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.certificates = certificates  # of readers: they send it once, and those who come later need it
         self.step = -1
-        self.result: msg.Result | None = None  # what followed from the last step
-        self._last: msg.Addend | None = None
-        self._asked: list[str] = []  # whom the last step has reached
-        self._early: dict[str, msg.Addend] = {}  # a reader's part of the next step
-        self._total: Parts = []
+        self.total: msg.Total | None = None  # of the last step
 
-    def add(self) -> tuple[msg.Addend, msg.Result | None]:
-        """One addition: where all parties stand, and what is to be kept of what was passed on before.
-
-        A reader that is known beforehand is left out: it is asked last, with the total of the others.
-        """
+    def add(self) -> tuple[msg.Addend, msg.Kept | None]:
+        """One addition: where all parties stand, and what is to be kept of what was passed on before."""
         self.step += 1
-        parties, reader = self.transport.parties, self._last.next_reader if self._last else None
-        question = msg.Add(step=self.step, result=self.result)
-        asked = dict.fromkeys([p for p in parties if p != reader and p not in self._early], question)
-        given = ask_each(self.transport, asked, msg.Addend) | self._early
-        replies = {party: given[party] for party in parties if party in given}
+        replies = ask_all(self.transport, msg.Add(step=self.step, total=self.total), msg.Addend)
         first = self._same(replies)
-        if reader not in (None, first.reader):
-            fact = f"step {self.step} ({first.name}) is read by {first.reader or 'all'}, announced was {reader!r}"
-            raise _invalid([*replies], fact)
-        self._total = self._add_up({p: reply for p, reply in replies.items() if p != first.reader})
-        self._last, self._asked, self._early = first, list(replies), {}
-        return first, self._to_keep(first) if first.keep else None
-
-    def pass_on(self) -> None:
-        """Find out what follows from the last addition: its reader announces it, or all parties read the total."""
-        last, total = self._last, wire.pack_parts(self._total)
-        if last is None:
-            raise ProtocolError("Nothing was added yet.")
-        if last.reader is None:
-            self.result = msg.Result(step=last.step, exchange=last.exchange, total=total)
-            return
-        reply = self._read_by(last.reader, last.step, total)
-        self._early = {last.reader: reply.addend}
-        self._remember(last.reader, reply.announcement)
-        self.result = msg.Result(
-            step=last.step, exchange=last.exchange, reader=last.reader, announced=reply.announcement
-        )
-
-    def _read_by(self, reader: str, step: int, others: msg.Parts) -> msg.Announced:
-        """What a reader announces."""
-        with sent_by(reader):
-            refuse_unless(reader in self.transport.parties, f"step {step} is read by an absent party")
-        result = None if reader in self._asked else self.result
-        question = msg.Read(step=step, others=others, result=result)
-        reply = ask_each(self.transport, {reader: question}, msg.Announced)[reader]
-        with sent_by(reader):
-            refuse_unless(reply.step == step, f"an announcement of step {reply.step}, not {step}")
-        return reply
+        parts = wire.pack_parts(self._add_up(replies))
+        self.total = msg.Total(step=first.step, exchange=first.exchange, parts=parts)
+        kept = next((reply.kept for reply in replies.values() if reply.kept is not None), None)
+        if first.keep and kept is None:
+            raise ProtocolError(f"Party {next(iter(replies))!r} did not seal what was decided in step {self.step - 1}.")
+        return first, kept if first.keep else None
 
     def _same(self, replies: Mapping[str, msg.Addend]) -> msg.Addend:
         """Where the parties stand, if it is the same place."""
@@ -420,21 +379,3 @@ class Adding:
                 refuse_unless(same_form(parts, vectors[0] if vectors else parts), "numbers of another form than others")
             vectors.append(parts)
         return add(vectors)
-
-    def _to_keep(self, reply: msg.Addend) -> msg.Result:
-        """What followed from the last step, in the form that those can read who come later."""
-        result, first = self.result, self.transport.parties[0]
-        if result is None:
-            raise ProtocolError("Parties ask to keep a result before there was one.")
-        announced, reader = result.announced, result.reader
-        if announced is None:  # all read the total: the first party has sealed what follows
-            announced, reader = reply.announced, first
-        if announced is None or reader is None:
-            raise ProtocolError(f"Party {first!r} did not seal what follows from step {result.step}.")
-        self._remember(reader, announced)
-        announced = msgspec.structs.replace(announced, certificate=self.certificates.get(reader))
-        return msgspec.structs.replace(result, total=None, reader=reader, announced=announced)
-
-    def _remember(self, reader: str, announcement: msg.Announcement) -> None:
-        if announcement.certificate is not None:
-            self.certificates[reader] = announcement.certificate

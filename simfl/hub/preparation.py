@@ -37,7 +37,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     equal_hashes: dict[str, dict[str, float]] = {}  # party -> other party -> mean count of equal hash values
     most_uses: dict[str, int] = {}  # party -> the largest number of its rows that resemble the same row
     seconds: float = 0.0
-    agreed: list[msg.Result] = []  # on cut points, as the parties sealed it: trees grown together
+    agreed: list[msg.Kept] = []  # on cut points, as the parties sealed it: trees grown together
 
     @property
     def rows(self) -> dict[str, int]:

@@ -121,10 +121,3 @@ def split_rows(entries, place, visits, question, slot, left, child, number):
 def _child(table, slot, value, left, child):
     goes_left = (left >> _U(table[slot * N_BINS + value])) & _U(1)
     return child + np.int32(_U(1) - goes_left)
-
-
-@njit(nogil=True, cache=True)
-def add_leaf_values(number, values, margins, output):
-    """The value of its leaf to each row of one tree."""
-    for i in range(number.size):
-        margins[i, output] += values[number[i]]

@@ -1,9 +1,8 @@
 """Which splits are asked about: drawn from a seed that all parties share, so nothing of a question has to be sent.
 
 Per open node a few cut points are drawn: a feature, in proportion to what it has gained on such paths before (or
-uniformly, so that nothing is forgotten), and a cut inside the node's box. Two siblings draw the same columns: what an
-ancestor has released may be released again only for both of them (see `guard.py`). The runners-up of the parent are
-asked again. A category is asked about in groups of its levels, the same in the whole tree; each level is on its own
+uniformly, so that nothing is forgotten), and a cut inside the node's box. Two siblings draw the same columns. The
+runners-up of the parent are asked again. A category is asked about in groups of its levels, the same in the whole tree; each level is on its own
 where there are few.
 """
 
@@ -14,19 +13,16 @@ from numba import njit
 
 from simfl.arrays import AnyArray, Doubles, Ints, Longs, Mask
 from simfl.joint._part import below, mix, part, row_token
-from simfl.joint.level import MISSING, MOST_CELLS, N_BINS, Level
+from simfl.joint.level import MISSING, N_BINS, Level
 from simfl.preprocessing.splitmix import row_tokens
 
 UNIFORM = 0.15  # the share of draws in which every feature has the same chance
 GOLDEN = 0.6180339887498949  # steps of this size spread any number of draws evenly
 GROUPS = 8  # of the levels of a category
 RUNNERS_UP = 2
-MOST_KNOWN = 36  # released cuts of one column that are counted again: with the drawn ones fewer than MOST_CELLS
-# Draws of one column in a node: there is one cell more than there are cuts, and one for missing values.
-MOST_DRAWS = MOST_CELLS - 2 - RUNNERS_UP - MOST_KNOWN
+MOST_DRAWS = 24  # of one column in a node: with the runners-up fewer than MOST_CELLS
 NONE = -1
 ROOM = 8192  # nodes that need no new arrays
-ROOM_BYTES = 2**24  # of boundaries: with many cuts there is room for fewer nodes at first
 COLUMN_BITS, NODE_BITS = 10, 40  # where column and node begin in the key of a cut
 
 
@@ -38,23 +34,13 @@ class Columns:
     n_levels: Ints  # per column: the levels of a category (at most 255, the last one for all others); 0 for a number
     has_missing: Mask
 
-    @property
-    def first_cut(self) -> AnyArray:
-        """Where the boundaries of each column begin, if all are numbered through.
-
-        The last one of a column that has missing values is between these and all others.
-        """
-        sizes = np.where(self.n_levels > 0, GROUPS, self.n_points)
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
 
 class Nodes:
     """All nodes of the trees of a batch: how they were split, and where they hang."""
 
-    def __init__(self, n_trees: int, n_cuts: int) -> None:
+    def __init__(self, n_trees: int) -> None:
         self.n = 0
-        n_bytes = -(-n_cuts // 8)
-        size = max(4 * n_trees, min(ROOM, ROOM_BYTES // max(n_bytes, 1)))
+        size = max(4 * n_trees, ROOM)
         self.tree = np.zeros(size, np.int32)
         self.number = np.zeros(size, np.int32)  # inside its tree, breadth first
         self.parent = np.full(size, NONE, np.int32)
@@ -64,10 +50,7 @@ class Nodes:
         self.left_child = np.full(size, NONE, np.int32)
         self.missing_left = np.zeros(size, np.bool_)
         self.levels_left = np.zeros((size, N_BINS // 8), np.uint8)  # of a category: one bit per level
-        self.released = np.zeros((size, n_bytes), np.uint8)  # boundaries whose sums this node has told
-        self.seen = np.zeros(self.released.shape, np.uint8)  # those of its ancestors, too
         self.in_tree = np.zeros(n_trees, np.int32)  # how many nodes each tree has
-        self.used = np.zeros((n_trees, n_bytes), np.uint8)  # boundaries that any node of a tree has released
 
     def add(self, tree: AnyArray, parent: AnyArray, is_right: AnyArray) -> AnyArray:
         """New nodes, numbered on in their trees; returns their places."""
@@ -77,7 +60,7 @@ class Nodes:
         new = np.arange(self.n, self.n + n)
         self.n += n
         self.tree[new], self.parent[new], self.is_right[new] = tree, parent, is_right
-        _number(self.tree, self.number, self.in_tree, self.parent, self.seen, self.n - n, self.n)
+        _number(self.tree, self.number, self.in_tree, self.n - n, self.n)
         return new
 
     def split(self, places: AnyArray) -> AnyArray:
@@ -90,17 +73,9 @@ class Nodes:
         """The places of a tree's nodes, breadth first."""
         return np.flatnonzero(self.tree[: self.n] == tree)
 
-    def copy(self) -> "Nodes":
-        """As they are now, but without what was released."""
-        other = Nodes(len(self.in_tree), 0)
-        kept = {name: own for name, own in vars(self).items() if name not in ("released", "seen", "used")}
-        vars(other).update({name: own.copy() if isinstance(own, np.ndarray) else own for name, own in kept.items()})
-        other.released = other.seen = np.zeros((len(self.tree), 0), np.uint8)
-        return other
-
     def _grow(self) -> None:
         for name, old in list(vars(self).items()):
-            if isinstance(old, np.ndarray) and name not in ("in_tree", "used"):
+            if isinstance(old, np.ndarray) and name != "in_tree":
                 new = np.zeros((2 * len(old), *old.shape[1:]), old.dtype)  # pages that are not used cost nothing
                 new[: self.n] = old[: self.n]
                 if name in ("parent", "feature", "cut", "left_child"):
@@ -132,9 +107,9 @@ def draw(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: i
         (columns.n_points, columns.n_levels), weights, np.uint64(seed), (feature, cut, counts),
         (np.empty(d), np.zeros(d, np.int32), np.empty(d, np.int32)),
     )  # fmt: skip
-    keys = np.empty(int(counts.sum()) + MOST_KNOWN * n, np.int64)
-    end = _find_keys(asked.place, feature, cut, counts, tree, nodes.seen, columns.n_points, columns.first_cut, keys)
-    return _level(asked, nodes, columns, keys[:end])
+    keys = np.empty(int(counts.sum()), np.int64)
+    _write_keys(feature, cut, counts, keys)
+    return _level(asked, nodes, columns, keys)
 
 
 def all_cuts(asked: Asked, nodes: Nodes, columns: Columns, weights: Doubles, seed: int) -> Level:
@@ -189,14 +164,11 @@ def _group_levels(table: AnyArray, slot_start: Ints, feature: Ints, tree: Ints, 
 
 
 @njit(nogil=True, cache=True)
-def _number(tree, number, in_tree, parent, seen, first, end):  # type: ignore[no-untyped-def]
-    """Number new nodes on in their trees. What their parents have seen, they have."""
+def _number(tree, number, in_tree, first, end):  # type: ignore[no-untyped-def]
+    """Number new nodes on in their trees."""
     for place in range(first, end):
         number[place] = in_tree[tree[place]]
         in_tree[tree[place]] += 1
-        if parent[place] >= 0:
-            for byte in range(seen.shape[1]):
-                seen[place, byte] = seen[parent[place], byte]
 
 
 @part
@@ -332,29 +304,11 @@ def _first_above(running, value):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _find_keys(places, out_f, out_c, counts, tree, seen, n_points, first_cut, keys):  # type: ignore[no-untyped-def]
-    """The drawn cuts, and known ones: those of the column that the parent was split by that were released before.
-
-    New ones must keep away from them. Returns how many there are.
-    """
-    parent, is_right, feature, cut, _, _ = tree
+def _write_keys(out_f, out_c, counts, keys):  # type: ignore[no-untyped-def]
     n = 0
-    for i in range(len(places)):
-        place = places[i]
-        above = np.int64(feature[parent[place]]) if parent[place] >= 0 else np.int64(NONE)
-        is_asked = False
+    for i in range(len(counts)):
         for k in range(counts[i]):
             keys[n], n = _key(i, np.int64(out_f[i, k]), np.int64(out_c[i, k])), n + 1
-            is_asked |= out_f[i, k] == above
-        if not is_asked or n_points[above] == 0:
-            continue
-        last = n + MOST_KNOWN
-        low, high = _box(place, above, n_points, parent, is_right, feature, cut)
-        for c in range(low, high):
-            number = first_cut[above] + c
-            if n < last and (seen[place, number >> 3] >> np.uint8(number & 7)) & 1:
-                keys[n], n = _key(i, above, c), n + 1
-    return n
 
 
 @part

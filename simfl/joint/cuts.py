@@ -1,8 +1,8 @@
-"""Cut points from counts: a public grid, the rows per cell summed over all parties, and points at their quantiles.
+"""Cut points from counts: a grid that fits any column, the rows per cell summed over all parties, points at quantiles.
 
-The first grid is a function of the common mean and deviation of each column. Where the rows are it is divided further,
-and they are counted again. Only total counts and grids enter the choice, so it is the same at every party, on any
-machine: exponentials come from `decimal`, not from a machine's library.
+The first grid needs no range: its cells are of equal size in the order of all float32 numbers, by sign, exponent and
+leading bits, as in DDSketch. Where the rows are it is divided further, twice, and they are counted again. Only total
+counts enter the choice, so it is the same at every party, on any machine.
 
 A value becomes a bin of one byte: the number of points that do not exceed it. So `bin <= j` means `value < points[j]`,
 XGBoost's own comparison. A category has no points: its bins are its levels.
@@ -10,22 +10,19 @@ XGBoost's own comparison. A category has no points: its bins are its levels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
-from functools import lru_cache
 
 import numpy as np
 from numba import njit
 from scipy import sparse
 
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Mask, Table
+from simfl.arrays import AnyArray, Floats, Ints, Longs, Mask, Table
 from simfl.joint.level import MISSING
 from simfl.joint.rows import BinnedRows, SparseRows
 from simfl.params import MOST_CUTS
+from simfl.preprocessing.splitmix import mix
+from simfl.preprocessing.splitmix import row_tokens as tokens_of
 
-REACH = 1e4  # the outermost points of the first grid, in deviations
-FINE = 0.5  # deviations from the mean within which they are evenly spaced
 FIRST = 256  # cells of one column's first grid
 FINEST = 512  # and of the grid that is chosen from
 ROWS_PER_CELL = 8  # of the finer grid, on average: counts have noise
@@ -35,9 +32,11 @@ ALL_POINTS = 2**16  # of all columns together: every node remembers which of the
 MASS = 16  # a cell with more than this part of the rows may be a single value: it gets no more parts than that
 DENSE = 16  # from one entry per this many cells on, dense rows are faster (a9a: 1.7 times at one in nine)
 FEW_MISSING = 10  # fewer missing values of all parties have no cell of their own: counts have noise
+END = 0x7F800000  # the place of infinity among all float32 numbers in their order
 
 
 _NO_POINTS: Floats = np.empty(0, dtype=np.float32)
+_ALL = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,82 +64,94 @@ class Cuts(Grid):
     has_missing: Mask
 
 
-def grid(mean: Doubles, deviation: Doubles, levels: Sequence[int] | AnyArray) -> Grid:
-    """The first grid: fine near the mean, ever coarser away from it. `levels` has 0 for a column of numbers.
-
-    A column that does not vary (deviation zero, or beyond float32) has no points.
-    """
+def grid(levels: AnyArray) -> Grid:
+    """The first grid, the same for all columns of numbers. `levels` has 0 for these."""
     known = np.asarray(levels, dtype=np.int32)
-    varies = (known == 0) & (deviation > 0) & (deviation < np.finfo(np.float32).max)
-    steps = _steps(_most_cells(varies, FIRST) - 1)
-    points = [_as_points(m + s * steps) if v else _NO_POINTS for m, s, v in zip(mean, deviation, varies, strict=True)]
-    return Grid(tuple(points), known)
+    most, shift = _most_cells(known == 0, FIRST), 24
+    while 2 * (END >> shift) + 2 > most:
+        shift += 1
+    points = _numbers(np.arange(-(END >> shift), (END >> shift) + 1) << shift)
+    return Grid(tuple(_NO_POINTS if n else points for n in known), known)
 
 
-def parts(grid: Grid, counts: Longs) -> Longs:
-    """Into how many parts each cell of the first grid is divided: in proportion to its rows."""
-    out, start = np.ones(len(counts), dtype=np.int64), grid.start
+def refined(grid: Grid, counts: Longs) -> Grid:
+    """The grid with cells divided in proportion to their rows; neighbours without rows become one."""
+    start, finer = grid.start, []
     most = _most_cells(np.diff(start) > 2, FINEST)
     for j, points in enumerate(grid.points):
-        inner = slice(start[j] + 1, start[j] + len(points))  # the outermost cells have no end
-        known = int(counts[start[j] : start[j + 1] - 1].sum())
-        if len(points) > 1 and known > 0:
-            rows = np.minimum(counts[inner], 1 + known // MASS)
-            out[inner] += rows * min(most, known // ROWS_PER_CELL) // max(int(rows.sum()), 1)
-    return out
-
-
-def divided(grid: Grid, parts: Longs) -> Grid:
-    """The grid with every cell divided evenly."""
-    start, finer = grid.start, []
-    for j, points in enumerate(grid.points):
-        low, high = points[:-1].astype(np.float64), points[1:].astype(np.float64)
-        n = parts[start[j] + 1 : start[j] + len(points)]
-        step = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
-        inner = np.repeat(low, n) + np.repeat((high - low) / n, n) * step
-        finer.append(np.append(inner, points[-1:]).astype(np.float32))
+        own = counts[start[j] : start[j + 1] - 1]
+        finer.append(points if not len(points) else _refined(points, own, most))
     return Grid(tuple(finer), grid.levels)
 
 
-def consistent(counts: Longs, first: Longs, total: Longs) -> Longs:
-    """Noisy counts, lowered by the same number in each group of cells so that they sum up to no more than its total.
+def _refined(points: Floats, counts: Longs, most: int) -> Floats:
+    """One column."""
+    known = int(counts.sum())
+    rows = np.minimum(counts, 1 + known // MASS)
+    n = 1 + rows * min(most, known // ROWS_PER_CELL) // max(int(rows.sum()), 1)
+    edges = np.concatenate([[-END], _places_of(points), [END]])
+    low, high = edges[:-1], edges[1:]
+    step = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+    inner = np.repeat(low, n) + np.repeat(high - low, n) * step // np.repeat(n, n)
+    first = np.cumsum(n) - n
+    empty = np.append(False, (counts[1:] == 0) & (counts[:-1] == 0))  # the lower edge of these says nothing
+    keep = np.ones(len(inner), bool)
+    keep[first[empty]] = False
+    keep[0] = False  # the lowest number of all
+    return _numbers(np.unique(inner[keep]))
 
-    So cells without rows have none again. `first`: the first cell of each group, and one more at the end.
 
-    >>> consistent(np.array([2, 100, -1, 3, 7]), np.array([0, 4, 5]), np.array([99, 9])).tolist()
-    [0, 98, 0, 1, 7]
-    """
-    out = np.maximum(counts, 0)
-    _lower(out, first, total)
-    return out
+def _numbers(places: Longs) -> Floats:
+    """float32 numbers by their place in the order of all of them; zero is at 0."""
+    bits = np.abs(places).astype(np.uint32) | np.where(places < 0, np.uint32(0x80000000), np.uint32(0))
+    return bits.view(np.float32)
 
 
-def cell_counts(X: Table, grid: Grid) -> Longs:
-    """How many of these rows are in each cell of the grid."""
+def _places_of(numbers: Floats) -> Longs:
+    """The inverse of `_numbers`."""
+    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.int64)
+    places: Longs = np.where(bits & 0x80000000, -(bits & 0x7FFFFFFF), bits)
+    return places
+
+
+def cell_counts(X: Table, grid: Grid, tokens: AnyArray) -> tuple[Longs, AnyArray]:
+    """How many of these rows are in each cell of the grid, and the sum of their tokens."""
     start = grid.start
-    out = np.zeros(start[-1], dtype=np.int64)
+    counts, sums = np.zeros(start[-1], dtype=np.int64), np.zeros(start[-1], dtype=np.uint64)
     columns = X.tocsc() if sparse.issparse(X) else X
     for j in range(len(grid.points)):
-        own = out[start[j] : start[j + 1]]
-        bins = _bins(_column(columns, j), grid, j, missing=len(own) - 1)
-        own += np.bincount(bins, minlength=len(own))
-        own[-1] += X.shape[0] - len(bins)  # absent entries
-    return out
+        own, missing = slice(start[j], start[j + 1]), int(start[j + 1] - start[j] - 1)
+        rows = columns.indices[columns.indptr[j] : columns.indptr[j + 1]] if sparse.issparse(X) else _ALL
+        bins = _bins(_column(columns, j), grid, j, missing=missing)
+        _add_rows(bins, tokens[rows], counts[own], sums[own])
+        if sparse.issparse(X):  # absent entries
+            counts[own][-1] += X.shape[0] - len(bins)
+            sums[own][-1:] += tokens.sum(keepdims=True) - tokens[rows].sum(keepdims=True)
+    return counts, sums
 
 
-def choose(grid: Grid, total: Longs, max_bin: int, least: int, rare: Mask | None = None) -> Cuts:
-    """Points at the quantiles of the total counts; between two points there are at least `least` rows.
+def row_tokens(X: Table, key: int) -> AnyArray:
+    """A number per row that follows from its values and a secret: the same row has the same one in whatever table."""
+    out = np.zeros(X.shape[0], np.uint64)
+    columns, keys = X.tocsc() if sparse.issparse(X) else X, tokens_of(key, X.shape[1])
+    for j in range(X.shape[1]):
+        values = np.ascontiguousarray(_column(columns, j), np.float32).view(np.uint32).astype(np.uint64)
+        rows = columns.indices[columns.indptr[j] : columns.indptr[j + 1]] if sparse.issparse(X) else _ALL
+        out[rows] += mix.py_func(values ^ keys[j : j + 1])  # type: ignore[no-untyped-call]
+    tokens: AnyArray = mix.py_func(out)  # type: ignore[no-untyped-call]
+    return tokens
 
-    A `rare` column has too few known values for any split: it gets no points, and its missing values no cell.
-    """
-    start, rare = grid.start, np.zeros(len(grid.points), bool) if rare is None else rare
-    divisible = ~rare & np.array([len(own) > 0 for own in grid.points], bool)
+
+def choose(grid: Grid, total: Longs, max_bin: int, least: int) -> Cuts:
+    """Points at the quantiles of the total counts; between two points there are at least `least` rows."""
+    start = grid.start
+    divisible = np.array([len(own) > 0 for own in grid.points], bool)
     most = min(max_bin - 1, MOST_CUTS, max(ALL_POINTS // max(int(divisible.sum()), 1), COARSEST))
     points = [
         own[_chosen(total[start[j] : start[j + 1] - 1], most, max(least, 1))] if divisible[j] else _NO_POINTS
         for j, own in enumerate(grid.points)
     ]
-    return Cuts(tuple(points), grid.levels, has_missing=~rare & (total[start[1:] - 1] >= max(least, FEW_MISSING)))
+    return Cuts(tuple(points), grid.levels, has_missing=total[start[1:] - 1] >= max(least, FEW_MISSING))
 
 
 def binned(X: Table, cuts: Cuts) -> BinnedRows | SparseRows:
@@ -155,24 +166,6 @@ def binned(X: Table, cuts: Cuts) -> BinnedRows | SparseRows:
         rows = columns.indices[columns.indptr[j] : columns.indptr[j + 1]] if sparse.issparse(X) else slice(None)
         out[rows, j] = _bins(_column(columns, j), cuts, j, MISSING)
     return BinnedRows(out)
-
-
-@lru_cache(maxsize=8)
-def _steps(n_points: int) -> Doubles:
-    """The points of a column with mean 0 and deviation 1: FINE * sinh(x), evenly in x, up to REACH."""
-    exact = Context(prec=30)
-    far = exact.ln(Decimal(2 * REACH / FINE))  # arcsinh, but for 1e-9
-    places = [exact.divide(Decimal(2 * k - n_points + 1), Decimal(n_points - 1)) for k in range(n_points)]  # -1 to 1
-    powers = [float(exact.exp(exact.multiply(far, place))) for place in places]
-    steps: Doubles = FINE * 0.5 * (np.array(powers) - np.array(powers[::-1]))
-    steps.setflags(write=False)
-    return steps
-
-
-def _as_points(values: Doubles) -> Floats:
-    with np.errstate(over="ignore"):
-        points = np.unique(values.astype(np.float32))
-    return points[np.isfinite(points)]
 
 
 def _most_cells(have_some: Mask, most: int) -> int:
@@ -230,22 +223,10 @@ def _places(values, points, missing, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _lower(counts, first, total):  # type: ignore[no-untyped-def]
-    for group in range(len(first) - 1):
-        own = counts[first[group] : first[group + 1]]
-        low, high, most = 0, 0, total[group] if total[group] > 0 else 0
-        for cell in range(len(own)):
-            high = own[cell] if own[cell] > high else high
-        while low < high:  # the least number that is enough; what smaller cells have is lost
-            less, rest = (low + high) // 2, 0
-            for cell in range(len(own)):
-                rest += own[cell] - less if own[cell] > less else 0
-            if rest <= most:
-                high = less
-            else:
-                low = less + 1
-        for cell in range(len(own)):
-            own[cell] = own[cell] - low if own[cell] > low else 0
+def _add_rows(bins, tokens, counts, sums):  # type: ignore[no-untyped-def]
+    for i in range(len(bins)):
+        counts[bins[i]] += 1
+        sums[bins[i]] += tokens[i]
 
 
 @njit(nogil=True, cache=True)

@@ -1,11 +1,12 @@
-"""What a reader announces: the splits of a level, and at the end of a batch its finished trees."""
+"""Finished trees as bytes: what those need who join a training later."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from simfl.arrays import AnyArray, Doubles, Floats, Ints, Mask
+from simfl.arrays import AnyArray, Floats, Ints, Mask
 from simfl.errors import DataError, ProtocolError
 from simfl.joint.level import MISSING, N_BINS
 from simfl.training.trees import LEAF, Tree, children
@@ -22,52 +23,47 @@ class FinishedTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goes_right: bytes  # per split of a category one bit per bin
 
 
-class LevelDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The splits of one level."""
-
-    slot: bytes  # int32 per open node: its slot, or -1
-    left: bytes  # uint64 per open node: the cells that go left
-    n_cuts: bytes  # two uint16 per split: how many cuts its children are asked about (0: they stay leaves)
-    runners_up: bytes  # int32 per split: column and cut of the next best ones
-    trees: list[FinishedTree] = []  # at the end of the batch
+_decoder = msgspec.msgpack.Decoder(list[FinishedTree])
 
 
-_decoder = msgspec.msgpack.Decoder(LevelDecision)
+def encode(trees: Sequence[tuple[Tree, Floats]]) -> bytes:
+    """The trees of a batch, with what their splits have gained, as bytes."""
+    return msgspec.msgpack.encode([pack_tree(tree, gain) for tree, gain in trees])
 
 
-def encode(decision: LevelDecision) -> bytes:
-    """As bytes."""
-    return msgspec.msgpack.encode(decision)
-
-
-def decode(data: bytes) -> LevelDecision:
+def decode(data: bytes, n_levels: Ints) -> list[tuple[Tree, Floats]]:
     """From bytes; refuses anything else."""
     try:
-        return _decoder.decode(data)
+        found = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ProtocolError("The reader announced something that is not a decision.") from None
+        raise ProtocolError("The trees that were finished before cannot be read.") from None
+    return [unpack_tree(tree, n_levels) for tree in found]
 
 
 def numbers(data: bytes, dtype: Any, n: int) -> AnyArray:
     """An array of n numbers."""
     found = np.dtype(dtype).newbyteorder("<")
     if len(data) != n * found.itemsize:
-        raise ProtocolError(f"The reader announced {len(data)} bytes where {n * found.itemsize} belong.")
+        raise ProtocolError(f"{len(data)} bytes arrived where {n * found.itemsize} belong.")
     return np.frombuffer(data, found).astype(dtype)
 
 
-def pack_tree(tree: Tree, gain: Doubles) -> FinishedTree:
-    """A tree as it is announced. Values that are too large for it are not."""
+def refuse_too_large(tree: Tree) -> None:
+    """Raise where a leaf value is no number that a model can hold."""
     if not np.isfinite(tree.value).all():
         raise DataError(
             "A leaf value is larger than any number that a model can hold: the training diverges. Lower learning_rate."
         )
+
+
+def pack_tree(tree: Tree, gain: Floats) -> FinishedTree:
+    """A tree and what its splits have gained."""
     return FinishedTree(
         feature=tree.feature.astype("<i4").tobytes(),
         threshold=tree.threshold.astype("<f4").tobytes(),
         default_left=tree.default_left.astype(np.uint8).tobytes(),
         value=tree.value.astype("<f4").tobytes(),
-        gain=np.minimum(gain, np.finfo(np.float32).max).astype("<f4").tobytes(),
+        gain=gain.astype("<f4").tobytes(),
         goes_right=_packed_sets(tree),
     )
 
@@ -99,12 +95,12 @@ def unpack_tree(message: FinishedTree, n_levels: Ints) -> tuple[Tree, Floats]:
     left = children(feature)
     inner = feature != LEAF
     if n == 0 or n != 2 * inner.sum() + 1 or (feature < LEAF).any() or (left[inner] <= np.flatnonzero(inner)).any():
-        raise ProtocolError("The reader announced a tree whose nodes do not form one.")
+        raise ProtocolError("A tree was finished before whose nodes do not form one.")
     if feature.max() >= len(n_levels):
-        raise ProtocolError("The reader announced a tree that splits a column that nobody has.")
+        raise ProtocolError("A tree was finished before that splits a column that nobody has.")
     threshold, value, gain = (numbers(part, np.float32, n) for part in (message.threshold, message.value, message.gain))
     if not all(np.isfinite(part).all() for part in (threshold, value, gain)) or (gain < 0).any():
-        raise ProtocolError("The reader announced a tree with numbers that are not possible.")
+        raise ProtocolError("A tree was finished before with numbers that are not possible.")
     by_level = inner & (n_levels[feature] > 0)
     tree = Tree(
         feature=feature,

@@ -1,10 +1,9 @@
 """Trees grown by all parties at once: the steps, as one party takes them. No keys, no messages.
 
 A batch is a few trees that are grown in lockstep from the same gradients. In its first step the parties agree on a
-seed and on the size of their gradients; everybody reads that total. Then, level by level, they count their rows in the
-cells that are asked about (everybody reads), and sum up gradients and hessians in those cells that have enough rows.
-One party, the reader of the batch, learns these totals, finds the best splits and announces them. Everybody else checks
-that they are among those that were asked about. All sums are of integers: every party computes the same bits.
+seed and on the size of their gradients. Then, level by level, they sum up gradients and hessians in the cells that are
+asked about. Each party sends what its own rule allows (`simfl/outbox/rule.py`). All parties read the totals, and find
+the same splits: all sums are of integers, and every party computes the same bits.
 """
 
 from __future__ import annotations
@@ -19,18 +18,19 @@ import numpy as np
 
 from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs, Table
 from simfl.errors import ProtocolError
-from simfl.joint import coarse, decisions, guard, sending
+from simfl.joint import decisions
 from simfl.joint.batch import Batch
 from simfl.joint.cuts import binned
 from simfl.joint.grown import followed
-from simfl.joint.level import EMPTY, Followed, Level
+from simfl.joint.level import Followed, Level, Splits
 from simfl.joint.parts import Parts, shaped
 from simfl.joint.rounding import ALL, take_rows
-from simfl.joint.rows import Placement, counted_as
-from simfl.joint.sending import Sent
+from simfl.joint.rows import ONE_ROW, Placement, Roots, counted_as
 from simfl.joint.setting import Setting
 from simfl.joint.shared import Shared
 from simfl.joint.weights import FeatureWeights
+from simfl.outbox import rule as outbox
+from simfl.outbox.rule import Cells, Rule, Scale
 from simfl.training.gradients import add_values
 from simfl.training.losses import loss_of
 from simfl.training.pruning import most_leaves
@@ -41,8 +41,13 @@ from simfl.training.trees import Tree
 T = TypeVar("T")
 SEED_WORDS = 4
 NOTHING = -149  # a power of two: no float32 above zero is smaller
-_NO_TOTALS: Longs = np.zeros(0, np.int64)
-_NO_SUMS = _NO_TOTALS, _NO_TOTALS, _NO_TOTALS
+SQUARE_BITS = 31  # of the sum of all g^2 of a party, in units that fit
+
+
+def counts(y: Floats, weight: Floats | None) -> Doubles:
+    """What each row counts towards `min_group`."""
+    parts = counted_as(weight)
+    return np.ones(len(y)) if parts is None else parts / ONE_ROW
 
 
 @dataclass
@@ -53,6 +58,11 @@ class Following:
     y: Floats  # classes as numbers
     weight: Floats | None
     margin: Floats
+
+    @property
+    def counting(self) -> float:
+        """How many rows these are, as `min_group` counts them."""
+        return float(counts(self.y, self.weight).sum())
 
     @property
     def total_weight(self) -> float:
@@ -67,23 +77,31 @@ class Following:
 
 @dataclass(frozen=True)
 class Own:
-    """What only this party knows. `secret` is behind its noise, its rounding and its part of the seed."""
+    """What only this party knows."""
 
     X: Table
     train: Following
     validation: Following | None
-    secret: bytes
+    rule: Rule
     threads: int = 1
     shared: Shared | None = None  # with the other parties of this process
 
 
 class _Now(NamedTuple):
-    """Where a batch stands for this party. The batch itself may be shared, and a step ahead."""
+    """The level that this party is in. The batch itself may be shared, and a level ahead."""
 
     level: Level
     depth: int
-    counted: bool
-    sent: Sent | None = None
+    ordered: AnyArray
+    has_missing: AnyArray
+    n_sent: int
+
+
+class _Mine(NamedTuple):
+    """This party's rows in a level: its cells, and those that they are joined with."""
+
+    cells: Cells
+    joined: AnyArray
 
 
 class Scores(NamedTuple):
@@ -108,71 +126,40 @@ class Growing:
         self.finished = False
         self._metrics: list[float] = []  # this party's sums of the rounds since the last score
         self._own_gradients: tuple[Floats, Floats] | None = None
-        self._own_sizes: Doubles = np.zeros(2 * setting.n_outputs)  # sums of |g| and of h in the batch
         self._batch: Batch | None = None
-        self._now = _Now(EMPTY, 0, False)
-        self._settled = self._chain = _chained(
-            repr(setting.parties).encode(), b""
-        )  # up to the last batch; up to this step
+        self._now: _Now | None = None
+        self._mine: _Mine | None = None
+        self._chain = self._settled = b""  # digests of what was decided in all, and of the batches alone
         self._rows = binned(own.X, setting.cuts)
+        self._counts_as = counted_as(own.train.weight)
         self._placement = self._new_placement(setting.n_outputs)
-        self._sums = _NO_SUMS  # this party's counts, G and H of the level
 
     # --- the steps ---------------------------------------------------------------------------------------------------
 
     @property
     def step(self) -> str:
-        """In words."""
-        if self._batch is None:
-            return f"batch {len(self.batches)}, start"
-        what = "sums" if self._now.counted else "counts"
-        return f"batch {len(self.batches)}, level {self._now.depth}, {what}"
-
-    @property
-    def reader(self) -> int | None:
-        """The number of the party that learns the total of this step; None: everybody does."""
-        return self._readers_turn if self._batch is not None and self._now.counted else None
-
-    @property
-    def next_reader(self) -> int | None:
-        """The same of the next step, where it is certain what comes: sums after counts."""
-        return self._readers_turn if self._batch is not None and not self._now.counted else None
-
-    @property
-    def _readers_turn(self) -> int | None:
-        n = len(self.setting.parties)
-        return len(self.batches) % n if n > 1 else None
+        """Name of the current step, for logs."""
+        return f"batch {len(self.batches)}, " + (f"level {self._now.depth}" if self._now else "start")
 
     def contribution(self) -> Parts:
         """What this party adds."""
-        if self._batch is None:
-            return self._start_parts()
-        return self._sum_parts() if self._now.counted else self._count_parts()
+        return self._start_parts() if self._now is None else self._sum_parts(self._now)
 
     def read(self, total: Parts) -> bytes:
-        """What follows from a total."""
-        batch = self._batch
-        if batch is None:
+        """A total as bytes, if it has the form of what was added."""
+        if self._now is None:
             words, floats = shaped(total, [(np.uint64, SEED_WORDS), (np.float64, self._n_sums)])
             return words.astype("<u8").tobytes() + floats.astype("<f8").tobytes()
-        if not self._now.counted:
-            (words,) = shaped(total, [(self.setting.counting.word, self._now.level.n_cells)])
-            return words.tobytes()
-        return self._once("read", lambda: self._decide(batch, total))
+        parts = shaped(total, [(np.uint32, self._now.n_sent)] * 2)
+        return b"".join(part.astype("<u4").tobytes() for part in parts)
 
-    def _decide(self, batch: Batch, total: Parts) -> bytes:
-        G, H = shaped(total, [(np.uint32, batch.n_sent)] * 2)
-        return decisions.encode(batch.decide(*(part.view(np.int32).astype(np.int64) for part in (G, H))))
-
-    def apply(self, decision: bytes) -> None:
-        """Check what was decided, and move to the next step."""
+    def apply(self, total: bytes) -> None:
+        """Take on what follows from a total, and move to the next step."""
         self._placement.threads = self.threads
-        if self._batch is None:
-            self._begin(decision)
-        elif not self._now.counted:
-            self._take_counts(self._batch, decision)
+        if self._batch is None or self._now is None:
+            self._begin(total)
         else:
-            self._split(self._batch, decision)
+            self._split(self._batch, self._now, total)
 
     def _new_batch(self, work: Callable[[], Batch]) -> Batch:
         """In one process all parties have the same one. One that was given up with trees half grown is not used."""
@@ -182,46 +169,39 @@ class Growing:
         return shared.once((repr(self.setting.params), self._chain), work, lambda batch: batch.is_new)
 
     def _once(self, what: str, work: Callable[[], T]) -> T:
-        """What follows for every party alike. In one process the first one works it out."""
+        """Memoise a result that every party would compute identically (in-process runs)."""
         shared = self.own.shared
         return shared.once((self._batch, self._chain, what), work) if shared and self._batch else work()
 
-    def replay(self, decision: bytes) -> None:
+    def replay(self, finished: bytes) -> None:
         """Adopt a finished batch of a training that is under way."""
-        self._adopt(decisions.decode(decision), decision)
+        found = decisions.decode(finished, self.setting.cuts.levels)
+        if len(found) != self._n_rounds * self.setting.n_outputs or not found:
+            raise ProtocolError(f"{len(found)} trees were finished before, where {self._n_rounds} rounds belong.")
+        if max(tree.n_leaves for tree, _ in found) > most_leaves(self.params):
+            raise ProtocolError("A tree was finished before with more leaves than the study allows.")
+        self._adopt(found, finished)
 
     # --- the start of a batch ----------------------------------------------------------------------------------------
 
-    def _key(self, purpose: str) -> int:
-        """A secret number of this party for one step: the same if the same parties do it again after the same steps.
-
-        After others it is not: equal noise on two questions would show the difference of their answers.
-        """
-        text = repr((purpose, len(self.batches), self._chain)).encode()
-        return int.from_bytes(hashlib.blake2b(text, key=self.own.secret[:64], digest_size=8).digest(), "little")
+    def _key(self, *purpose: object) -> int:
+        """A secret number of this party for one step: the same if the same parties do it again after the same steps."""
+        return self.own.rule.key(*purpose, len(self.batches), self._settled)
 
     def _start_parts(self) -> Parts:
         words = np.random.default_rng(self._key("seed")).integers(0, 2**64, SEED_WORDS, np.uint64, endpoint=False)
         g, h = self._gradients()
         sizes = np.concatenate([np.abs(g).sum(axis=0, dtype=np.float64), h.sum(axis=0, dtype=np.float64)])
-        aside, metrics = self.own.validation, np.array(self._metrics)
-        weights = np.array([self.own.train.total_weight, aside.total_weight if aside else 0.0])
-        if not self.setting.whole:
-            sizes = coarse.rounded_up(sizes, sizes / max(len(g), 1))
-            weights, metrics = self._coarse_metrics(weights, metrics)
-        self._own_sizes = sizes
-        return [words, np.concatenate([sizes, weights, metrics])]
-
-    def _coarse_metrics(self, weights: Doubles, metrics: Doubles) -> tuple[Doubles, Doubles]:
-        """Of rows that were set aside: their weight, and the metric that early stopping watches, with noise."""
-        names, aside, total = self.loss.sums, self.own.validation, weights[1]
-        found = metrics.reshape(-1, 2, len(names))
-        sent, weight = np.zeros_like(found), 0.0
-        if aside is not None and total > 0:
-            weight, n_rows = float(coarse.rounded_up(total, total / len(aside.y))), len(aside.y)
-            watched = np.s_[:, 1, names.index(self.loss.metric)]
-            sent[watched] = coarse.metric(found[watched], n_rows, self.own.secret) * weight / total
-        return np.array([0.0, weight]), sent.ravel()
+        metrics = np.array(self._metrics).reshape(-1, 2, len(self.loss.sums))
+        weights, rule = np.zeros(2), self.own.rule
+        for k, rows in enumerate((self.own.train, self.own.validation)):
+            if rows is not None:
+                n = rows.counting
+                (weights[k],) = rule.of_all(np.array([rows.total_weight]), n, "weight", k)
+                for round_ in metrics:
+                    round_[k] = rule.of_all(round_[k], n, "metrics", k)
+        sizes = rule.of_all(sizes, self.own.train.counting, "sizes")
+        return [words, np.concatenate([sizes, weights, metrics.ravel()])]
 
     @property
     def _n_sums(self) -> int:
@@ -235,11 +215,6 @@ class Growing:
             raise ProtocolError(
                 "The gradients of all parties are not finite: the training diverges. Lower learning_rate."
             )
-        if (sizes < self._own_sizes).any():  # finer steps and less noise than this party's rows need
-            raise ProtocolError(
-                "The gradients of all parties together are smaller than this party's. Somebody sends false sums, and "
-                "masks hide who. Have every party check its labels and weights."
-            )
         self._score(metrics, weights)
         self.finished = self.finished or len(self.rounds) >= self.params.n_trees
         if self.finished:
@@ -252,7 +227,7 @@ class Growing:
         sizes = sizes.reshape(2, -1)[:, output]
         batch = self._new_batch(lambda: Batch(self.setting, seed, sizes, exponents, self.weights.matrix))
         self._batch, self._now = batch, _now(batch)
-        self._place(batch, output)
+        self._place(batch, self._now, output)
 
     @property
     def _n_rounds(self) -> int:
@@ -269,24 +244,49 @@ class Growing:
         exponents = [math.frexp(size / n)[1] - bits if size > 0 else NOTHING for size in sizes]
         return np.array(exponents).reshape(2, -1)
 
-    def _place(self, batch: Batch, output: AnyArray) -> None:
+    def _place(self, batch: Batch, now: _Now, output: AnyArray) -> None:
         """All rows into the roots, with rounded gradients."""
         g, h = self._gradients()
         units, share = np.ldexp(1.0, batch.exponents), int(self.setting.share * ALL)
+        if self.own.train.counting < self.own.rule.least:
+            share = 0
 
         def take(t: int, rows: Ints, packed: Longs) -> int:
-            keys = np.array([self._key(f"rounding {t}"), self._key(f"rows {t}")], np.uint64)
+            keys = np.array([self._key("rounding", int(output[t])), self._key("rows", t)], np.uint64)
             return int(take_rows(g, h, output[t], units[:, t].copy(), keys, share, rows, packed))
 
         if self._placement.n_trees != batch.n_trees:
             self._placement = self._new_placement(batch.n_trees)
-        self._totals = self._placement.begin(take)
+        self._roots = self._placement.begin(take)
+        self._scale, self._shift = self._scale_of(self._roots, output)
         self._own_gradients = None
-        self._sums = self._placement.sums(self._now.level)
+        self._look(now)
+
+    def _scale_of(self, roots: Roots, output: AnyArray) -> tuple[Scale, int]:
+        """How large this party's noise is in this batch, and the unit of squares."""
+        n, most = np.maximum(roots.rows, 1), np.array([size.max(initial=0.0) for size in roots.sizes])
+        squares = max(float((size * size).sum()) for size in roots.sizes)
+        shift = max(math.frexp(squares + n.max())[1] - SQUARE_BITS, 0)
+        mean = np.array([size.sum() for size in roots.sizes]) / n
+        key = np.array([self._key("noise", int(k)) for k in output], np.uint64)
+        unit, on = np.full(len(n), 2.0**shift), float(self.own.rule.is_on)
+        return Scale(key, on * outbox.NOISE * mean, on * most, unit, on * outbox.NOISE * roots.H / n), shift
+
+    def _all_rows(self, roots: Roots) -> Cells:
+        """What there is of this party's rows in each tree."""
+        share = self.own.train.counting / max(len(self.own.train.y), 1)
+        sizes = np.array([size.sum() for size in roots.sizes]).astype(np.int64)
+        squares = np.ceil([float((size * size).sum()) for size in roots.sizes] / self._scale.square).astype(np.int64)
+        return Cells(np.floor(roots.rows * share).astype(np.int64), roots.G, roots.H, sizes, squares)
+
+    def _look(self, now: _Now) -> None:
+        """Sum up this party's rows in the cells of a level, and join those that are too small."""
+        cells = self._placement.sums(now.level, self._shift)
+        joined = self.own.rule.join(now.level, cells, now.ordered, now.has_missing)
+        self._mine = _Mine(cells, joined)
 
     def _new_placement(self, n_trees: int) -> Placement:
-        counts_as = counted_as(self.own.train.weight) if self.setting.guarded else None
-        return Placement(self._rows, n_trees, self.threads, counts_as)
+        return Placement(self._rows, n_trees, self.threads, self._counts_as)
 
     def _gradients(self) -> tuple[Floats, Floats]:
         """Of this party's rows. In a batch they are asked for twice."""
@@ -297,89 +297,60 @@ class Growing:
 
     # --- a level -----------------------------------------------------------------------------------------------------
 
-    def _count_parts(self) -> Parts:
-        return [self.setting.counting.sent(self._sums[0], self._key(self.step))]  # noise of its own in every step
-
-    def _take_counts(self, batch: Batch, decision: bytes) -> None:
-        counting = self.setting.counting
-        words = decisions.numbers(decision, counting.word, self._now.level.n_cells)
-
-        def work() -> _Now:
-            batch.take_counts(counting.total(words))
-            return _now(batch)
-
-        self._now = self._once(f"counts {_short(decision)}", work)
-        self._chain = _chained(self._chain, decision)
-
-    def _sum_parts(self) -> Parts:
-        sent, root = self._now.sent, self._now.depth == 0
-        if sent is None:
+    def _sum_parts(self, now: _Now) -> Parts:
+        if self._mine is None:
             raise ProtocolError("No sums were asked for yet.")
-        law = guard.sum_noise(len(self.setting.parties), self.setting.bits) if self.setting.guarded else None
-        return [
-            sending.sums(cells, total if root else _NO_TOTALS, sent, law, self._key(f"{self.step} {i}"))
-            for i, (cells, total) in enumerate(zip(self._sums[1:], self._totals, strict=True))
-        ]
+        parts = outbox.sums(self._mine.cells, self._mine.joined, now.level, now.ordered, self._scale)
+        if now.depth:
+            return [*parts]
+        of_roots = outbox.totals(self._all_rows(self._roots), self.own.rule.least, self._scale)
+        return [np.concatenate(pair) for pair in zip(parts, of_roots, strict=True)]
 
-    def _split(self, batch: Batch, raw: bytes) -> None:
-        decision = decisions.decode(raw)
-        before = self._now
-        splits, self._now = self._once(f"split {_short(raw)}", lambda: (batch.split(decision), _now(batch)))
-        last = self._now.depth == before.depth
-        self._placement.split(before.level, splits, last=last)
-        if last:
-            self._adopt(decision, raw, batch)
-            return
-        if decision.trees:
-            raise ProtocolError("The reader announced finished trees in a level that is not the last one.")
-        self._chain = _chained(self._chain, raw)
-        self._sums = self._placement.sums(self._now.level)
+    def _split(self, batch: Batch, now: _Now, total: bytes) -> None:
+        def work() -> tuple[Splits, _Now | None]:
+            words = np.frombuffer(total, "<u4").view("<i4").astype(np.int64).reshape(2, -1)
+            splits = batch.advance(*words)
+            return splits, None if batch.finished else _now(batch)
+
+        splits, then = self._once(f"split {_short(total)}", work)
+        if self._mine is not None and then is not None:
+            self._placement.split(now.level, splits, self._mine.joined)
+        self._mine, self._now = None, then
+        self._chain = _chained(self._chain, total)
+        if then is None:
+            self._adopt(batch.finished, decisions.encode(batch.finished), batch)
+        else:
+            self._look(then)
 
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
-    def _adopt(self, decision: decisions.LevelDecision, raw: bytes, batch: Batch | None = None) -> None:
+    def _adopt(self, found: list[tuple[Tree, Floats]], finished: bytes, batch: Batch | None = None) -> None:
         """The finished trees become part of the model."""
         outputs, d = self.setting.n_outputs, len(self.setting.cuts.points)
-        found = self._once(f"trees {_short(raw)}", lambda: self._finished_trees(decision))
         trees = [tree for tree, _ in found]
-        ways = self._once(f"ways {_short(raw)}", lambda: self._followed(batch, trees)) if batch else None
+        ways = self._once("ways", lambda: self._followed(batch, trees)) if batch else None
         for tree, gain in found:
             self.weights.add(tree, gain)
         for first in range(0, len(trees), outputs):
-            self._follow(trees[first : first + outputs], first, ways)
+            self._follow(trees[first : first + outputs], ways and ways[first : first + outputs])
             total = np.zeros(d)
             for tree, gain in found[first : first + outputs]:
                 np.add.at(total, tree.feature[tree.feature >= 0], gain[tree.feature >= 0])
             self.gains.append(total)
-        self.batches.append(raw)
-        self._settled = self._chain = _chained(self._settled, raw)
-        self._batch, self._sums = None, _NO_SUMS
-
-    def _finished_trees(self, decision: decisions.LevelDecision) -> list[tuple[Tree, Floats]]:
-        """The trees of a batch and what their splits have gained: as many as belong to it, none too large."""
-        wanted = self._n_rounds * self.setting.n_outputs
-        if wanted <= 0 or len(decision.trees) != wanted:
-            raise ProtocolError(f"The reader announced {len(decision.trees)} finished trees where {wanted} belong.")
-        found = [decisions.unpack_tree(tree, self.setting.cuts.levels) for tree in decision.trees]
-        if max(tree.n_leaves for tree, _ in found) > most_leaves(self.params):
-            raise ProtocolError("The reader announced a tree with more leaves than the study allows.")
-        return found
+        self.batches.append(finished)
+        self._settled = self._chain = _chained(self._settled, finished)
+        self._batch = self._now = self._mine = None
 
     def _followed(self, batch: Batch, trees: list[Tree]) -> list[Followed]:
-        """The finished trees as rows follow them, if they follow from those that were grown."""
-        if any(np.abs(tree.value).max() > batch.most_value(t, tree.n_leaves) for t, tree in enumerate(trees)):
-            raise ProtocolError("The reader announced a leaf value that no sums of these gradients give.")
+        """The finished trees as rows follow them."""
         return [followed(batch.nodes, t, tree, self.setting.cuts) for t, tree in enumerate(trees)]
 
-    def _follow(self, trees: list[Tree], first: int, ways: list[Followed] | None) -> None:
+    def _follow(self, trees: list[Tree], ways: list[Followed] | None) -> None:
         """One round: the margins of this party's rows, and its metrics."""
         self.rounds.append(trees)
         own, self._own_gradients = self.own, None
-        if ways is None:
+        if not ways or not all(self._placement.add_values(way, own.train.margin, k) for k, way in enumerate(ways)):
             own.train.add(trees)
-        else:
-            for output in range(len(trees)):
-                self._placement.add_values(first + output, ways[first + output], own.train.margin, output)
         if own.validation:
             own.validation.add(trees)
         for rows in (own.train, own.validation):
@@ -400,8 +371,7 @@ class Growing:
 
     def _finish(self, sums: dict[str, float], weight: float) -> dict[str, float]:
         """The metrics of all that were sent."""
-        found = self.loss.finish(sums, float(weight)) if weight > 0 else {}
-        return {name: value for name, value in found.items() if self.setting.whole or name == self.loss.metric}
+        return self.loss.finish(sums, float(weight)) if weight > 0 else {}
 
     def _stop_early(self, number: int) -> None:
         patience = self.params.early_stopping_rounds
@@ -417,7 +387,7 @@ class Growing:
 
 
 def _now(batch: Batch) -> _Now:
-    return _Now(batch.level, batch.depth, batch.counted, batch.sent)
+    return _Now(batch.level, batch.depth, batch.ordered, batch.has_missing, batch.n_sent)
 
 
 def _chained(before: bytes, decision: bytes) -> bytes:

@@ -49,7 +49,7 @@ def place_in(grown: Tree, final: Tree) -> Ints:
         final.feature, final.threshold, final.default_left, final.left, places,
     )  # fmt: skip
     if not same or not _same_level_sets(grown, final, places):
-        raise ProtocolError("The reader announced a finished tree that is not the one that was grown.")
+        raise ProtocolError("A finished tree is not the one that was grown.")
     return places
 
 

@@ -14,14 +14,14 @@ import numpy as np
 
 from simfl.arrays import AnyArray, Doubles, Floats, Table
 from simfl.errors import ProtocolError
-from simfl.joint import coarse
 from simfl.joint.agreement import Agreed, Agreement
 from simfl.joint.decisions import numbers
 from simfl.joint.declared import Declared, asked_columns, completed
-from simfl.joint.growing import Following, Growing, Own
+from simfl.joint.growing import Following, Growing, Own, counts
 from simfl.joint.parts import Parts, shaped
 from simfl.joint.setting import Setting
 from simfl.joint.shared import Shared
+from simfl.outbox.rule import Rule
 from simfl.params import BINS, Params
 from simfl.training.losses import loss_of, with_spread
 from simfl.training.traversal import walker
@@ -50,7 +50,6 @@ class Plan:
     base_score: Doubles | None = None  # None: from the labels
     earlier: list[list[Tree]] = field(default_factory=list)  # the rounds of a model that this training continues from
     cuts_only: bool = False  # for later trainings: no labels, no trees
-    whole: bool = True  # whether all parties of the study are present: else nothing that all read is exact
     declared: Declared | None = None  # cut points per column, None where they are to be agreed on; or all of them are
 
 
@@ -71,6 +70,8 @@ class Machine:
     def __init__(self, plan: Plan, mine: Mine, agreed: Agreed | None = None) -> None:
         self.plan, self.mine, self.agreed, self.base_score = plan, mine, agreed, plan.base_score
         self.loss = loss_of(plan.params)
+        # Alone, nobody sees its sums.
+        self.rule = Rule(plan.params.min_group if len(plan.parties) > 1 else 0, mine.secret)
         self.keeps = False  # whether who comes later needs the decision that was applied last
         self.kept: list[bytes] = []
         self.growing: Growing | None = None
@@ -85,16 +86,6 @@ class Machine:
         """In words."""
         now = self._agreement or self.growing
         return now.step if now else "labels"
-
-    @property
-    def reader(self) -> int | None:
-        """The number of the party that learns the total of this step; None: everybody does."""
-        return self.growing.reader if self.growing else None
-
-    @property
-    def next_reader(self) -> int | None:
-        """The same of the next step, where it is certain what comes."""
-        return self.growing.next_reader if self.growing else None
 
     @property
     def finished(self) -> bool:
@@ -139,17 +130,19 @@ class Machine:
     def apply(self, decision: bytes) -> None:
         """Check what was decided, and move to the next step."""
         before = len(self.growing.batches) if self.growing else -1
+        kept = decision
         if self._agreement:
             self._agreement.apply(decision)
             self.agreed = self._agreement.agreed
             self._agreement = None if self.agreed else self._agreement
         elif self.growing:
             self.growing.apply(decision)
+            kept = self.growing.batches[-1] if len(self.growing.batches) > before else b""
         else:
             self._take_labels(numbers(decision, np.float64, self._n_labels + 1))
-        self.keeps = self.growing is None or len(self.growing.batches) > before
+        self.keeps = bool(kept)
         if self.keeps:
-            self.kept.append(decision)
+            self.kept.append(kept)
         self._digest.update(hashlib.blake2b(decision, digest_size=16).digest())
         self._grow_if_ready()
 
@@ -183,7 +176,7 @@ class Machine:
         plan, X = self.plan, self.mine.rows.X
         asked = asked_columns(plan.declared)
         X, n_levels = (X, plan.n_levels) if asked is None else (X[:, asked], plan.n_levels[asked])
-        return Agreement(X, n_levels, plan.parties, self.mine.secret, whole=plan.whole)
+        return Agreement(X, n_levels, plan.parties, self.rule)
 
     # --- labels ------------------------------------------------------------------------------------------------------
 
@@ -196,11 +189,11 @@ class Machine:
         y, weight = self.mine.rows.y, self.mine.rows.weight
         each = np.ones(len(y)) if weight is None else weight.astype(np.float64)
         sums = np.array(self.loss.label_sums(y, weight, self._n_labels))
-        if self.plan.whole:
-            return np.append(sums, each.sum())
         if self.loss.classifies:
-            return coarse.class_sums(sums, float(each.sum()) / max(len(y), 1))
-        return coarse.label_sums(self.loss.label_parts(y), each, self.loss.signed)
+            rows = np.bincount(y.astype(np.int64), weights=counts(y, weight), minlength=self._n_labels)
+            sums = self.rule.of_classes(sums, rows, "labels")
+            return np.append(sums, sums.sum())
+        return self.rule.of_all(np.append(sums, each.sum()), counts(y, weight).sum(), "labels")
 
     def _take_labels(self, sums: Doubles) -> None:
         """The start value, unless it is given, and the spread, where the objective needs it."""
@@ -221,7 +214,7 @@ class Machine:
         if self.loss.needs_spread and self.plan.params.label_spread is None:
             return
         params = self.plan.params
-        found = self.agreed.cuts(params.max_bin or BINS, params.min_group)
+        found = self.agreed.cuts(params.max_bin or BINS)
         setting = Setting(
             params=params,
             cuts=completed(found, self.plan.n_levels, self.plan.declared),
@@ -229,7 +222,6 @@ class Machine:
             n_rows=self.agreed.n_rows,
             parties=self.plan.parties,
             most_hessian=self.loss.usual_hessian(float(np.mean(self.loss.margin(self.base_score)))),
-            whole=self.plan.whole,
         )
         self.growing = Growing(setting, self._own(self.base_score))
 
@@ -241,7 +233,7 @@ class Machine:
             self.mine.rows.X,
             train,
             self._following(aside, margin) if aside else None,
-            self.mine.secret,
+            self.rule,
             self.mine.threads,
             self.mine.shared,
         )

@@ -89,8 +89,6 @@ class Filter:
 class PrivateMachine:
     """One party's part in a private training."""
 
-    reader: None = None  # everybody reads all totals: they are private
-    next_reader: None = None
     best_round: None = None
 
     def __init__(self, plan: Plan, mine: Mine, settings: PrivateSettings, budget: Budget) -> None:

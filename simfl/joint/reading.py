@@ -1,6 +1,6 @@
-"""What the reader does with the totals of a level: the best split of every node, by XGBoost's gain.
+"""What follows from the totals of a level: the best split of every node, by XGBoost's gain.
 
-Totals are exact integers. A split of numbers sends the cells up to some cut to the left, one of a category the cells
+A split of numbers sends the cells up to some cut to the left, one of a category the cells
 with the lowest G / H; missing values go where the gain is larger. The runners-up, the best cuts of other columns, are
 asked about again in the children.
 """
@@ -31,16 +31,19 @@ class Found:
 
 def best_splits(
     level: Level, sums: tuple[Doubles, Doubles], node: tuple[Doubles, Doubles], bounds: Doubles, columns: Columns,
-    params: Params,
+    params: Params, least: Doubles,
 ) -> Found:  # fmt: skip
-    """`sums`: G and H per cell; `node`: G and H per open node; `bounds`: what its values may be (constraints)."""
+    """`sums`: G and H per cell; `node`: G and H per open node; `bounds`: what its values may be (constraints).
+
+    `least`: the least H of a child, per open node.
+    """
     n = len(level.tree)
     slot, left, gain = np.full(n, NONE, np.int32), np.zeros(n, np.uint64), np.zeros(n)
     runners = np.full((n, RUNNERS_UP, 2), NONE, np.int32)
     G, H = np.zeros(n), np.zeros(n)
     signs = np.array(params.monotone_constraints or np.zeros(len(columns.n_points)), dtype=np.int8)
     least_gain = 0.0 if params.extra_depth else params.gamma  # a tree that is grown deeper is pruned by gamma later
-    given = (params.reg_lambda, params.reg_alpha, params.max_delta_step or 0.0, params.min_child_weight, least_gain)
+    given = (params.reg_lambda, params.reg_alpha, params.max_delta_step or 0.0, least, least_gain)
     _best(
         level.slot_start, level.feature, level.cell_start, level.cell_of_bin, *sums, *node, bounds, signs,
         columns.n_levels, columns.has_missing, *given, slot, left, gain, runners, G, H,
@@ -133,12 +136,12 @@ def _best(  # type: ignore[no-untyped-def]  # noqa: C901
                 GL, HL, mask = GL + cell_G[first + cell], HL + cell_H[first + cell], mask | (one << np.uint64(cell))
                 if k == m - 1 and n_levels[j] > 1:  # missing rows to the left: XGBoost needs a level that goes right
                     GL, HL, mask = cell_G[first + n - 1], cell_H[first + n - 1], one << np.uint64(n - 1)
-                found = _gain(GL, HL, G - GL, H - HL, own, signs[j], low, high, lam, alpha, limit, least)
+                found = _gain(GL, HL, G - GL, H - HL, own, signs[j], low, high, lam, alpha, limit, least[i])
                 if found > mine:
                     mine, mine_mask, mine_G, mine_H = found, mask, GL, HL
                 if apart and k < m - 1:
                     a, b = GL + cell_G[first + n - 1], HL + cell_H[first + n - 1]
-                    found = _gain(a, b, G - a, H - b, own, signs[j], low, high, lam, alpha, limit, least)
+                    found = _gain(a, b, G - a, H - b, own, signs[j], low, high, lam, alpha, limit, least[i])
                     if found > mine:
                         mine, mine_mask, mine_G, mine_H = found, mask | (one << np.uint64(n - 1)), a, b
             if mine <= 0.0:

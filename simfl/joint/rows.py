@@ -13,14 +13,15 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+from numba import njit
 
-from simfl.arrays import AnyArray, Floats, Ints, Longs
-from simfl.joint import _dense, _few, _sparse
-from simfl.joint.level import Followed, Level, Splits
+from simfl.arrays import AnyArray, Doubles, Floats, Ints, Longs
+from simfl.joint import _dense, _sparse
+from simfl.joint.level import MOST_CELLS, Followed, Level, Splits
+from simfl.outbox.rule import Cells
 
 SMALL = 500_000  # rows times slots, under a millisecond: below that a second thread does not pay
 PARTS_PER_THREAD = 4  # so that no thread waits long for the last
-FEW_ROWS = 1000  # of a party: up to here plain loops are about as fast, and compiled in a fifth of the time
 ONE_ROW = 1 << 24  # parts that a row counts as, where rows count more or less
 LIGHT = 0.25  # of the weight of its party's heaviest row: a lighter row counts as less than one
 
@@ -65,44 +66,56 @@ class Placement:
         self._pools: dict[int, ThreadPoolExecutor] = {}  # by their number of threads: alone a party has more of them
         self.threads = threads  # may change: a party that is asked alone has those of all
 
-    def begin(self, take: Take) -> tuple[Longs, Longs]:
-        """All rows to the roots. Returns G and H of every tree. Rows that are not taken have no part in sums."""
-        totals = np.zeros(self.n_trees, dtype=np.int64)
+    def begin(self, take: Take) -> Roots:
+        """All rows to the roots. Rows that are not taken have no part in sums."""
+        rows, totals = np.zeros(self.n_trees, np.int64), np.zeros(self.n_trees, np.int64)
 
         def work(t: int) -> None:
-            totals[t] = self._kept.begin(t, take)
+            rows[t], totals[t] = self._kept.begin(t, take)
 
         self._run(work, range(self.n_trees))
-        return totals >> 32, totals & _dense.LOW_HALF
+        sizes = [np.abs(self._kept.packed[t] >> 32).astype(np.float64) for t in range(self.n_trees)]
+        return Roots(rows, totals >> 32, totals & _dense.LOW_HALF, sizes)
 
-    def sums(self, level: Level) -> tuple[Longs, Longs, Longs]:
-        """Per cell: the number of rows (by what they count), the sum of g and the sum of h."""
-        counts, G, H = self._added(level, self._kept.packed)
-        if self._counts_as is not None:
-            _, high, low = self._added(level, self._kept.in_order(self._counts_as))
-            counts = ((high << 32) + low) // ONE_ROW
-        return counts, G, H
+    def sums(self, level: Level, shift: int) -> Cells:
+        """Per cell what there is of this party's rows. `shift`: the unit of g^2, as a power of two."""
+        cells = self._added(level, self._kept.packed, shift)
+        if self._counts_as is None:
+            return cells
+        parts = self._added(level, self._kept.in_order(self._counts_as), shift)
+        return cells._replace(rows=((parts.G << 32) + parts.H) // ONE_ROW)
 
-    def _added(self, level: Level, each: Any) -> tuple[Longs, Longs, Longs]:
-        """Per cell: the number of rows, and the sums of the upper and the lower half of their numbers."""
-        counts, high, low = (np.zeros(level.n_cells, dtype=np.int64) for _ in range(3))
-        self._run(lambda part: self._kept.sums(part, level.question, each, counts, high, low), self._parts(level))
-        return counts, high, low
+    def _added(self, level: Level, each: Any, shift: int) -> Cells:
+        """Per cell: the number of rows, and sums of their packed numbers."""
+        cells = Cells(*np.zeros((5, level.n_cells), np.int64))
+        self._run(lambda part: self._kept.sums(part, level.question, each, shift, cells), self._parts(level))
+        return cells
 
-    def split(self, level: Level, splits: Splits, *, last: bool = False) -> None:
-        """Rows of a node go left where the mask has the bit of their cell. After the last level nothing is summed."""
-        if last and self._kept.walks:
+    def split(self, level: Level, splits: Splits, joined: AnyArray, *, last: bool = False) -> None:
+        """Rows of a node go left where the mask has the bit of the cell that theirs is `joined` with.
+
+        After the last level nothing is summed.
+        """
+        if last:
             return
         slot, left, child, n_numbers = splits
         self._kept.make_room(n_numbers)
-        self._run(lambda part: self._kept.split(part, level.question, slot, left, child), self._parts(level))
+        own = own_left(slot, left, level.cell_start, joined)
+        self._run(lambda part: self._kept.split(part, level.question, slot, own, child), self._parts(level))
 
-    def add_values(self, tree: int, finished: Followed, margins: Floats, output: int) -> None:
-        """Add the values of one tree's leaves to the margins of the rows."""
+    def add_values(self, finished: Followed, margins: Floats, output: int) -> bool:
+        """Add the values of a tree's leaves to the margins of the rows; False where that is not known here."""
         n = len(margins)
-        n_parts = self.threads if self._kept.walks and n * finished.depth >= SMALL else 1
-        edges = [n * part // n_parts for part in range(n_parts + 1)]
-        self._run(lambda part: self._kept.add_leaf_values(tree, part, finished, margins, output), [*pairwise(edges)])
+        n_parts = self.threads if n * finished.depth >= SMALL else 1
+        edges, kept = [n * part // n_parts for part in range(n_parts + 1)], self._kept
+        if isinstance(kept, _ByColumn):
+            return False
+        self._run(lambda part: kept.add_leaf_values(part, finished, margins, output), [*pairwise(edges)])
+        return True
+
+    def rows_in(self, tree: int, node: int) -> Ints:
+        """The rows that a tree takes that are in a node: of a dense table."""
+        return self._kept.rows_in(tree, node)
 
     def _parts(self, level: Level) -> list[tuple[int, int]]:
         """Ranges of open nodes for the threads, with about the same work each."""
@@ -132,31 +145,36 @@ class Placement:
         return kept
 
 
+@dataclass(frozen=True)
+class Roots:
+    """What there is of this party's rows in the roots of a batch: per tree."""
+
+    rows: Longs
+    G: Longs
+    H: Longs
+    sizes: list[Doubles]  # |g| of each row
+
+
 class _Kept(Protocol):
     """The rows in the form that suits them."""
 
-    walks: bool  # whether rows go down the finished tree again
     packed: Longs  # per tree and row: its gradient and hessian
 
-    def begin(self, t: int, take: Take) -> int: ...
+    def begin(self, t: int, take: Take) -> tuple[int, int]: ...
     def make_room(self, n_numbers: int) -> None: ...
+    def rows_in(self, t: int, node: int) -> Ints: ...
     def work(self, level: Level) -> Longs: ...
     def allowed_ends(self, level: Level, ends: Longs) -> Longs: ...
     def in_order(self, each: Longs) -> Any: ...
-    def sums(self, part: tuple[int, int], question: Any, each: Any, counts: Longs, G: Longs, H: Longs) -> None: ...
+    def sums(self, part: tuple[int, int], question: Any, each: Any, shift: int, cells: Cells) -> None: ...
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None: ...
-    def add_leaf_values(
-        self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int
-    ) -> None: ...
 
 
 class _InNodeOrder:
     """Dense rows: those that a tree takes in node order, gradients too. `_bounds`: where those of a node begin and end.
 
-    All rows go down the finished tree once: that is faster than to keep those in order that were not taken.
+    All rows go down the finished tree once: rows of joined cells were not always where their values lead.
     """
-
-    walks = True
 
     def __init__(self, rows: BinnedRows, n_trees: int) -> None:
         self._rows = rows.flat, rows.stride
@@ -164,17 +182,17 @@ class _InNodeOrder:
         self.packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._bounds = np.zeros((n_trees, 1, 2), dtype=np.int64)
 
-    @property
-    def _kernels(self) -> Any:
-        return _few if self._order.shape[1] <= FEW_ROWS else _dense
-
-    def begin(self, t: int, take: Take) -> int:
+    def begin(self, t: int, take: Take) -> tuple[int, int]:
         n = take(t, self._order[t], self.packed[t])
-        self._bounds[t, 0] = 0, n
-        return int(self.packed[t, :n].sum())
+        self._bounds[t, 0], self.packed[t, n:] = (0, n), 0
+        return n, int(self.packed[t, :n].sum())
 
     def make_room(self, n_numbers: int) -> None:
         self._bounds = _grown(self._bounds, n_numbers)
+
+    def rows_in(self, t: int, node: int) -> Ints:
+        first, end = self._bounds[t, node]
+        return self._order[t, first:end]
 
     def work(self, level: Level) -> Longs:
         own = self._bounds[level.tree, level.node]
@@ -189,23 +207,19 @@ class _InNodeOrder:
         """A number per row, as `packed` has them; whatever behind those that a tree takes."""
         return np.take(each, self._order, mode="clip")
 
-    def sums(self, part: tuple[int, int], question: Any, each: Longs, counts: Longs, G: Longs, H: Longs) -> None:
-        self._kernels.sum_cells(*self._rows, self._order, each, self._bounds, part, question, counts, G, H)
+    def sums(self, part: tuple[int, int], question: Any, each: Longs, shift: int, cells: Cells) -> None:
+        _dense.sum_cells(*self._rows, self._order, each, shift, self._bounds, part, question, cells)
 
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
-        self._kernels.split_nodes(
-            *self._rows, self._order, self.packed, self._bounds, part, question, slot, left, child
-        )
+        _dense.split_nodes(*self._rows, self._order, self.packed, self._bounds, part, question, slot, left, child)
 
-    def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
+    def add_leaf_values(self, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
         (first, last), (bins, stride) = part, self._rows
-        self._kernels.add_leaf_values(bins[first * stride :], stride, finished, margins[first:last], output)
+        _dense.add_leaf_values(bins[first * stride :], stride, finished, margins[first:last], output)
 
 
 class _ByColumn:
     """Sparse rows: the entries by column, and per tree the node that each row is in, taken or not."""
-
-    walks = False
 
     def __init__(self, rows: SparseRows, n_trees: int) -> None:
         self._entries = rows.start, rows.row, rows.bin
@@ -213,15 +227,18 @@ class _ByColumn:
         self.packed = np.empty((n_trees, rows.n_rows), dtype=np.int64)
         self._taken = np.ones((n_trees, rows.n_rows), dtype=bool)
 
-    def begin(self, t: int, take: Take) -> int:
+    def begin(self, t: int, take: Take) -> tuple[int, int]:
         rows, packed = np.empty_like(self._number[t]), np.empty_like(self.packed[t])
         n = take(t, rows, packed)
-        self._number[t], self._taken[t] = 0, False
+        self._number[t], self._taken[t], self.packed[t] = 0, False, 0
         self.packed[t, rows[:n]], self._taken[t, rows[:n]] = packed[:n], True
-        return int(packed[:n].sum())
+        return n, int(packed[:n].sum())
 
     def make_room(self, n_numbers: int) -> None:
         """Nothing is kept per node."""
+
+    def rows_in(self, t: int, node: int) -> Ints:
+        return np.flatnonzero((self._number[t] == node) & self._taken[t]).astype(np.int32)
 
     def work(self, level: Level) -> Longs:
         n_entries = np.diff(self._entries[0])[level.feature]
@@ -245,13 +262,16 @@ class _ByColumn:
         """A number per row, for every tree."""
         return [each] * len(self.packed)
 
-    def sums(self, part: tuple[int, int], question: Any, each: Any, counts: Longs, G: Longs, H: Longs) -> None:
+    def sums(self, part: tuple[int, int], question: Any, each: Any, shift: int, cells: Cells) -> None:
         slot_start, feature = question[2], question[3]
         for t, first, last, place in self._trees(part, question):
             own = np.arange(slot_start[first], slot_start[last])
             visits = own[np.argsort(feature[own], kind="stable")]
-            rows = place, self._taken[t], each[t]
-            _sparse.sum_cells(self._entries, *rows, visits, question, counts, G, H)
+            rows = place, self._taken[t]
+            sizes = _dense.sizes_of.py_func(each[t], shift)
+            _sparse.sum_cells(self._entries, *rows, each[t], visits, question, cells.rows, cells.G, cells.H)
+            again = np.zeros_like(cells.rows)  # they are counted already
+            _sparse.sum_cells(self._entries, *rows, sizes, visits, question, again, cells.sizes, cells.squares)
 
     def split(self, part: tuple[int, int], question: Any, slot: Ints, left: AnyArray, child: Ints) -> None:
         for t, first, last, place in self._trees(part, question):
@@ -259,8 +279,23 @@ class _ByColumn:
             visits = own[np.argsort(question[3][slot[own]], kind="stable")]
             _sparse.split_rows(self._entries, place, visits, question, slot, left, child, self._number[t])
 
-    def add_leaf_values(self, t: int, part: tuple[int, int], finished: Followed, margins: Floats, output: int) -> None:
-        _sparse.add_leaf_values(self._number[t], finished.value, margins, output)
+
+def own_left(slot: Ints, left: AnyArray, cell_start: Ints, joined: AnyArray) -> AnyArray:
+    """Per open node the cells of its split whose rows go left at this party."""
+    out = np.zeros_like(left)
+    _own_left(slot, left, cell_start, joined, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _own_left(slot, left, cell_start, joined, out):  # type: ignore[no-untyped-def]
+    one = np.uint64(1)
+    for k in range(len(slot)):
+        if slot[k] >= 0:
+            first = cell_start[slot[k]]
+            for cell in range(cell_start[slot[k] + 1] - first):
+                to = np.uint64(joined[first + cell] % MOST_CELLS)  # rows that are joined nowhere are in no sum below
+                out[k] |= ((left[k] >> to) & one) << np.uint64(cell)
 
 
 def counted_as(weight: Floats | None) -> Longs | None:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from simfl.arrays import Doubles, Ints
-from simfl.joint import candidates, guard
+from simfl.joint import candidates
 from simfl.joint.candidates import Asked, Columns, Nodes
 from simfl.joint.cuts import Cuts
 from simfl.joint.level import MISSING, Level
@@ -23,10 +23,11 @@ from simfl.training.schedule import lockstep
 
 DEEPEST = 24  # levels of a tree whose depth has no limit
 FEW_CUTS, MANY_CUTS = 8, 24  # that a node is asked about
+CUTS = 0.8  # times the root of the rows of a node
 NARROW, WIDEST = 256, 8  # columns; of more of them as many times more cuts, up to this
 FEW_NODES, MANY_NODES = 32, 512  # of a tree that are split in one level
 MEAN_BITS = 4  # of the mean gradient of a row, rounded at random: fewer hide more, and sums of many rows lose nothing
-COUNT_EPSILON = 0.1  # of the noise on a count of rows, a split's cells by the counts of all parties
+LEAST_ROWS = 30.0  # of a child, by the mean hessian
 WORD_BITS = 30  # no total is larger, but for the rounding of each row
 Draw = Callable[[Asked, Nodes, Columns, Doubles, int], Level]
 
@@ -41,7 +42,6 @@ class Setting:
     n_rows: int  # of all parties, to train on
     parties: tuple[str, ...]  # those that are present, in the common order
     most_hessian: float  # of one row
-    whole: bool = True  # whether all parties of the study are present: else sizes and metrics are coarse
     draw: Draw = candidates.draw  # which cuts are asked about; `candidates.all_cuts` for exact growing
 
     @cached_property
@@ -54,7 +54,7 @@ class Setting:
 
     def n_cuts(self, H: Doubles) -> Ints:
         """How many cuts nodes with these sums of hessians are asked about: more in a node of more rows."""
-        rule = np.rint(0.8 * np.sqrt(np.maximum(H / self.most_hessian, 0.0)))
+        rule = np.rint(CUTS * np.sqrt(np.maximum(H / self.most_hessian, 0.0)))
         n_cuts: Ints = np.minimum(np.maximum(rule, FEW_CUTS) * self.width, self.most_cuts).astype(np.int32)
         return n_cuts
 
@@ -90,16 +90,11 @@ class Setting:
         return self.params.max_depth + self.params.extra_depth if self.params.max_depth else DEEPEST
 
     @property
-    def guarded(self) -> bool:
-        """Whether rows are counted before gradients are summed."""
-        return self.params.min_group > 1
+    def least_rows(self) -> float:
+        """About how many rows of all parties a child has, at least: what is smaller is mostly noise."""
+        return LEAST_ROWS if self.params.min_group > 1 and len(self.parties) > 1 else 0.0
 
     @property
     def bits(self) -> int:
         """Of the mean gradient of a row: no more than a total has room for."""
         return min(MEAN_BITS, WORD_BITS - self.n_rows.bit_length())
-
-    @cached_property
-    def counting(self) -> guard.Counting:
-        """How rows are counted."""
-        return guard.Counting(self.params.min_group, len(self.parties), COUNT_EPSILON)

@@ -2,7 +2,7 @@
 
 `tree` has what every recipe reads, in XGBoost's own words. Each recipe has a struct of its own on top of it: `similar`
 (with the paper's), `joint`, and `private` (joint with epsilon). `simfl.train`, the estimators, the study file and the
-command line all read these pages. `None` means "as the recipe says", or a value found from the data, as the text says.
+command line all read these modules. `None` means "as the recipe says", or a value found from the data.
 """
 
 import math
@@ -14,7 +14,7 @@ import msgspec
 
 from simfl.errors import ParameterError, UnknownParameterError, did_you_mean
 from simfl.params.joint import HALVED_FROM, MOST_CUTS, JointParams
-from simfl.params.private import NOT_PRIVATE, PrivateParams, check_declared, declared_classes
+from simfl.params.private import NOT_PRIVATE, RULED, PrivateParams, check_declared, declared_classes
 from simfl.params.similar import (
     BUILDER_BINS,
     COARSE_BINS,
@@ -77,9 +77,14 @@ __all__ = [
 RecipeName = Literal["similar", "paper", "joint"]
 Params = SimilarParams | PaperParams | JointParams | PrivateParams  # as messages carry them: the tag is the recipe
 RECIPES: Final[dict[str, type[TreeParams]]] = {"similar": SimilarParams, "paper": PaperParams, "joint": JointParams}
-_STRUCTS: Final = (*RECIPES.values(), PrivateParams)
+_STRUCTS: Final[tuple[type[TreeParams], ...]] = (*RECIPES.values(), PrivateParams)
 RECIPE: Final = "similar"  # unless another one is named
-_SETTLED: Final = ("leaf_values", "extra_depth", "label_spread")  # by the recipe or a training: nobody gives them
+_SETTLED: Final = (
+    "leaf_values",
+    "extra_depth",
+    "label_spread",
+    "by_rule",
+)  # by the recipe or a training: nobody gives them
 
 # What stage 1 reads: `simfl.prepare` takes it, and a training of what was prepared cannot change it.
 STAGE_1: Final = (
@@ -105,6 +110,7 @@ ALIASES: Final = {  # what users of XGBoost and scikit-learn may type
     "lambda": "reg_lambda",
     "alpha": "reg_alpha",
     "min_split_loss": "gamma",
+    "num_round": "n_trees",
     "seed": "random_state",
     "nthread": "n_jobs",
 }
@@ -116,6 +122,7 @@ _ELSEWHERE: Final = {  # what is given at another place
     **dict.fromkeys(("sample_weight", "sample_weights", "weight", "weights"), _OF_ROWS),
     "init_model": "simfl.train takes it, in one process; between machines a training begins from nothing.",
     "verbose": "simfl.train and the estimators take it; between machines, --log-format.",
+    "verbosity": "simfl.train and the estimators take verbose.",
 }
 
 
@@ -124,18 +131,18 @@ def _defaults_of(struct: type[TreeParams]) -> dict[str, Any]:
 
 
 def defaults() -> dict[str, Any]:
-    """Every parameter with its default: None where recipes differ in it."""
+    """Every parameter with its default: None where recipes differ in it, or a rule decides with epsilon."""
     found: dict[str, Any] = dict.fromkeys(NAMES)
     for name in NAMES:
-        values = [own[name] for struct in RECIPES.values() if name in (own := _defaults_of(struct))]
-        values = values or [_defaults_of(PrivateParams).get(name)]
-        found[name] = values[0] if values.count(values[0]) == len(values) else None
+        values = [own[name] for struct in _STRUCTS if name in (own := _defaults_of(struct))] or [None]
+        same = values.count(values[0]) == len(values) and name not in RULED
+        found[name] = values[0] if same else None
     return found | {"recipe": RECIPE}
 
 
 def descriptions() -> dict[str, str]:
     """Every parameter with its meaning, for help texts."""
-    structs = (PrivateParams, SimilarParams, SearchParams, TreeParams)
+    structs = (PrivateParams, SimilarParams, TreeParams)  # the texts are those of the plainest
     hints = {name: hint for struct in structs for name, hint in get_type_hints(struct, include_extras=True).items()}
     told = {name: getattr(hints[name], "__metadata__", ("",))[-1] for name in NAMES if name != "recipe"}
     return {"recipe": _RECIPE_IN_WORDS} | told
@@ -160,9 +167,9 @@ def train_params(**given: Any) -> Params:
     """The checked parameters of a training."""
     refuse_unknown(given, NAMES)
     checked = _with_settings(_checked(given))
-    if isinstance(checked, PrivateParams):
+    if is_private(checked):
         check_declared(checked)
-    if checked.recipe == "joint" and "auc" in (checked.eval_metric or ()):
+    if checked.recipe == "joint" and "auc" in _listed(checked.eval_metric):
         raise ParameterError(
             "eval_metric='auc' is not available with recipe='joint': it needs counts of few rows, which no party sends "
             "there. Measure it on your own rows."
@@ -206,7 +213,7 @@ def _checked(given: Mapping[str, Any]) -> Params:
     """Values of the right kind, in the struct of their recipe."""
     values = {name: _plain(value) for name, value in given.items()}
     recipe = values.pop("recipe", RECIPE)
-    if recipe not in RECIPES:
+    if recipe not in tuple(RECIPES):
         raise ParameterError(f"recipe={recipe!r} is not possible: it must be one of {_quoted(RECIPES)}.")
     private = recipe == "joint" and values.get("epsilon") is not None
     struct = PrivateParams if private else RECIPES[recipe]
@@ -214,15 +221,17 @@ def _checked(given: Mapping[str, Any]) -> Params:
     own = {}
     for name, value in values.items():
         if name not in struct.__struct_fields__:
-            if value != usual[name]:
+            if value is not None:
                 raise ParameterError(_of_others(name, recipe))
         elif value is not None or usual[name] is not None:
             _check_value(struct, name, value)
             if private and name in NOT_PRIVATE and value != usual[name]:
                 raise ParameterError(f"{name}={value!r} is not available: {NOT_PRIVATE[name]}.")
             own[name] = value
-    if private and own.get("n_trees") == usual["n_trees"]:
-        del own["n_trees"]  # the rule's, unless another number is given
+    if own.get("n_jobs") in (-1, 0):
+        del own["n_jobs"]
+    if private:
+        own["by_rule"] = tuple(name for name in RULED if name not in own)
     checked: Params = msgspec.convert(own, type=struct)  # type: ignore[assignment]
     return checked
 
@@ -244,9 +253,10 @@ def _of_others(name: str, recipe: str) -> str:
     if name in PrivateParams.__struct_fields__:
         if recipe == "joint":
             return f"{name} is a parameter of recipe='joint' with epsilon only. Leave it out, or set epsilon."
+        owner, more = ("recipe='joint'", "") if name == "epsilon" else ("recipe='joint' with epsilon", " and epsilon")
         return (
-            f"{name} is a parameter of recipe='joint' only: there everything that leaves a party can be made "
-            f"differentially private. Set recipe='joint', or leave {name} out."
+            f"{name} is a parameter of {owner} only: there everything that leaves a party is differentially private. "
+            f"Set recipe='joint'{more}, or leave {name} out."
         )
     owners = " and ".join(f"recipe={own!r}" for own, struct in RECIPES.items() if name in struct.__struct_fields__)
     return f"{name} is a parameter of {owners} only, not of recipe={recipe!r}. Leave it out, or set that recipe."
@@ -310,7 +320,7 @@ F = TypeVar("F", bound=Callable[..., Any] | type)
 
 
 def documented(names: Iterable[str]) -> Callable[[F], F]:
-    """Append the parameters, with their meanings and defaults (or those of `names`), to a docstring."""
+    """Append the parameters, with their meanings and defaults (from `names` if it is a dict), to a docstring."""
 
     def add(target: F) -> F:
         meaning, default = descriptions(), defaults() | (names if isinstance(names, dict) else {})
@@ -323,25 +333,28 @@ def documented(names: Iterable[str]) -> Callable[[F], F]:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, as grids and frames hand them out, become Python's; a random generator gives a seed."""
+    """NumPy's numbers and arrays, as grids and frames hand them out, become Python's; a generator gives a seed."""
     import numpy as np  # only here: the command line reads this page before it needs NumPy
 
     if isinstance(value, np.random.RandomState):
         return int(value.randint(2**31 - 1))
     if isinstance(value, np.random.Generator):
         return int(value.integers(2**31 - 1))
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _listed(words: str | list[str] | None) -> list[str]:
+    return [words] if isinstance(words, str) else words or []
 
 
 def _choices(struct: Any, name: str) -> str:
     """What a parameter with a few possible words can be."""
-
-    def words(hint: Any) -> list[str]:
-        if get_origin(hint) is Literal:
-            return list(get_args(hint))
-        return [word for part in get_args(hint) if not isinstance(part, str) for word in words(part)]
-
-    found = words(get_type_hints(struct, include_extras=True)[name])
+    hint = get_type_hints(struct)[name]
+    found = [word for part in (hint, *get_args(hint)) if get_origin(part) is Literal for word in get_args(part)]
     return f"it must be one of {_quoted(found)}" if found else ""
 
 

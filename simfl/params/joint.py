@@ -11,6 +11,6 @@ HALVED_FROM: Final = 200_000  # rows of all parties: from here on half of them d
 
 
 class JointParams(TreeParams, frozen=True, kw_only=True, tag="joint"):
-    """Trees of all parties: nothing is looked for, nobody builds."""
+    """Trees of all parties at once: no search for similar rows, and no single builder."""
 
-    min_group: Positive = 30
+    min_group: Positive = 5

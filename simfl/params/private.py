@@ -9,19 +9,21 @@ from msgspec import Meta
 
 from simfl.errors import ParameterError
 from simfl.params.joint import JointParams
-from simfl.params.tree import Count, Positive
+from simfl.params.tree import Count, Positive, Trees
 
 PRIVATE_OBJECTIVES: Final = ("binary:logistic", "multi:softprob")  # bounded gradients, and a start without labels
+RULED: Final = ("learning_rate", "max_depth", "reg_lambda")  # chosen by a rule, from the rows and epsilon
 N_TREES: Final = 600  # 300 are within .002 of log loss; 100 make steps too long
 
 _DRAWN: Final = "with epsilon trees are drawn at random, and nothing of the data decides about their splits"
 _SILENT: Final = "with epsilon no metrics are sent"
 # What has no meaning with epsilon, and why. Other values than the defaults are refused.
 NOT_PRIVATE: Final[dict[str, str]] = {
-    "early_stopping_rounds": _SILENT,
+    **dict.fromkeys(("early_stopping_rounds", "eval_metric"), _SILENT),
     "validation_fraction": f"{_SILENT}, and rows set aside would depend on each other. Give parties rows of their own",
     "subsample": "with epsilon every row counts in every tree",
     "scale_pos_weight": "with epsilon every row counts as one",
+    "max_delta_step": "with epsilon a rule bounds the steps",
 } | dict.fromkeys(
     (
         *("min_child_weight", "gamma", "reg_alpha", "colsample_bytree", "max_bin", "monotone_constraints"),
@@ -34,7 +36,7 @@ NOT_PRIVATE: Final[dict[str, str]] = {
 class PrivateParams(JointParams, frozen=True, kw_only=True, tag="private"):
     """Ranges, rows and classes are declared; trees are drawn; only noisy sums per leaf are sent."""
 
-    n_trees: Positive = N_TREES
+    n_trees: Trees = N_TREES
     epsilon: Annotated[
         Annotated[float, Meta(gt=0, le=1e6)],
         "joint: differential privacy of every row, for everything that its party sends; trees are drawn at random, "
@@ -51,7 +53,7 @@ class PrivateParams(JointParams, frozen=True, kw_only=True, tag="private"):
     rows: Annotated[
         Positive | None,
         "with epsilon: about how many rows all parties have together, as declared: nobody counts them, and the rule "
-        "for the number and depth of trees reads it",
+        "for the depth of trees and their steps reads it",
     ] = None
     classes: Annotated[
         list[bool | int | float | str] | None,
@@ -62,6 +64,9 @@ class PrivateParams(JointParams, frozen=True, kw_only=True, tag="private"):
         "with epsilon: protect persons instead of rows; rows of a person beyond these are left out at its party, which "
         "names the person of each row; None: every row is a person",
     ] = None
+
+    # Not given: which of these parameters were not, so that the rule chooses them.
+    by_rule: tuple[str, ...] = RULED
 
     @property
     def recipe(self) -> str:
@@ -81,6 +86,8 @@ def check_declared(params: PrivateParams) -> None:
             f"epsilon is not available with {params.objective}: it needs gradients with a bound and a start value "
             f"that no label decides. Use {' or '.join(PRIVATE_OBJECTIVES)}."
         )
+    if params.max_depth == 0:
+        raise ParameterError("max_depth=0 is not available: with epsilon trees are drawn, and need a last level.")
     if params.rows is None:
         raise ParameterError(
             "epsilon needs the number of rows, because nobody may count them: set rows to about as many as all parties "

@@ -52,7 +52,7 @@ class SearchParams(TreeParams, frozen=True, kw_only=True):
 
     @property
     def rematch(self) -> int:
-        """After how many trees similar rows are found again: never."""
+        """After how many trees similar rows are found again; 0: never."""
         return 0
 
 
@@ -92,7 +92,7 @@ def guarded_columns(params: TreeParams, n_features: int) -> int:
 def builder_bins(params: TreeParams, n_parties: int, n_rows: int) -> int:
     """How many bins a builder's features get where `max_bin` leaves it open.
 
-    The search for the best split costs by nodes times bins. Every party has cut points of its own, so that the trees
+    The search for the best split costs nodes times bins. Every party has cut points of its own, so that the trees
     together see as many as one party's fine bins (docs/recipes.md).
     """
     if n_parties == 1 or not isinstance(params, SimilarParams):

@@ -24,9 +24,11 @@ Objective = Literal[
 ]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Trees = Annotated[int, Meta(ge=1, le=1_000_000)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
+_BY_RULE: Final = "with epsilon by a rule"
 BINS: Final = 256  # per feature, as in XGBoost
 MAX_WEIGHT: Final = 1e12  # of a row; beyond that sums lose the digits that tell rows apart, and no split pays
 MIN_WEIGHT: Final = 1e-12  # of a party's heaviest row: below that no split pays, either
@@ -66,12 +68,14 @@ class TreeParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     aft_loss_distribution_scale: Annotated[
         Annotated[float, Meta(gt=0, le=1e6)] | None, "survival:aft: how wide that law is; None: 1"
     ] = None
-    n_trees: Annotated[Positive, "boosting rounds (a multiclass round grows one tree per class)"] = 100
-    learning_rate: Annotated[float, Meta(gt=0, le=1e6), "step size of every tree"] = 0.1
-    max_depth: Annotated[int, Meta(ge=0, le=1000), "deepest level of a tree; 0: no limit"] = 6
+    n_trees: Annotated[
+        Trees, "boosting rounds (a multiclass round grows one tree per class); None: 100, with epsilon 600"
+    ] = 100
+    learning_rate: Annotated[float, Meta(gt=0, le=1e6), f"step size of every tree; None: 0.1, {_BY_RULE}"] = 0.1
+    max_depth: Annotated[int, Meta(ge=0, le=1000), f"deepest level of a tree; 0: no limit; None: 6, {_BY_RULE}"] = 6
     min_child_weight: Annotated[float, Meta(ge=0), "least sum of hessians in a child"] = 1.0
     gamma: Annotated[float, Meta(ge=0), "least gain of a split"] = 0.0
-    reg_lambda: Annotated[float, Meta(ge=0), "L2 penalty on leaf values"] = 1.0
+    reg_lambda: Annotated[float, Meta(ge=0), f"L2 penalty on leaf values; None: 1, {_BY_RULE}"] = 1.0
     reg_alpha: Annotated[float, Meta(ge=0), "L1 penalty on leaf values"] = 0.0
     max_delta_step: Annotated[
         Annotated[float, Meta(ge=0)] | None,
@@ -122,8 +126,13 @@ class TreeParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         "hide every party's sums (of features, labels, gradients, metrics) under masks, so that only their total over "
         "all parties can be seen; changes no bit of the model; None: between machines yes, in one process no",
     ] = None
-    random_state: Annotated[Seed | None, "seed of everything random; None: a new one each time"] = None
-    n_jobs: Annotated[int | None, "threads for all parties of this process together; None: all cores"] = None
+    random_state: Annotated[
+        Seed | None, "seed of everything random but the noise of epsilon; None: a new one each time"
+    ] = None
+    n_jobs: Annotated[
+        Annotated[int, Meta(ge=-1, le=10_000)] | None,
+        "threads for all parties of this process together; None or -1: all cores",
+    ] = None
 
     # Not given: the recipe's, or found by a training.
     leaf_values: Literal["global", "builder"] = "global"  # from the exact sums of all parties, or the builder's own
@@ -135,7 +144,7 @@ class TreeParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The recipe that these parameters are of."""
         return str(self.__struct_config__.tag)
 
-    # What a recipe has that does not know these parameters.
+    # Stand-ins for parameters that some recipes lack.
 
     @property
     def n_neighbors(self) -> int:

@@ -1,9 +1,7 @@
-"""Trees grown together, at a party: its vectors go out masked, and what follows from their totals is checked.
+"""Trees grown together, at a party: its vectors go out masked, and what follows from their totals is taken on.
 
 What is summed and what a total means is the business of a machine (`simfl/joint/machine.py`). Here is who may see it,
-and in which order: every step is answered once, its result arrives with the next question, and it is the total itself
-where all read, or the announcement of the one reader whose turn it is. The reader is asked last: its own vector stays
-with it, and its part of the next step leaves with its announcement.
+and in which order: every step is answered once, and its total arrives with the next question. All parties read it.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from simfl.errors import PrivacyError
 from simfl.joint.machine import Machine, Metrics
 from simfl.joint.private import PrivateMachine
 from simfl.params import is_private
-from simfl.party.announcing import Announcing
+from simfl.party.keeping import Keeping
 from simfl.party.sealing import Sealing
 from simfl.privacy import boxes
 from simfl.privacy.additive import Covers, Parts, add, from_words, keyed_digest, same_form, subtract, to_words
@@ -28,10 +26,9 @@ from simfl.privacy.keys import Identity, verify_key
 
 
 class Step(NamedTuple):
-    """The step that this party is in: who reads its total (None: all), and this party's vector, as it is added."""
+    """The step that this party is in, and its vector, as it is added."""
 
     number: int
-    reader: str | None
     own: Parts
 
 
@@ -64,14 +61,14 @@ class GrowingTogether:
         self.start, self.member, self.sealing, self.machine = start, member, sealing, machine
         self.parties, self.masked = start.parties, start.masked
         key_of = partial(member.key, "decision") if start.masked else None
-        self.announcing = Announcing(member.name, member.run, member.identity, key_of)
+        self.keeping = Keeping(member.name, member.run, member.identity, key_of)
         facts = ["trees", "grown together"]
         facts += ["drawn trees"] if is_private(start.params) else [f"min_group {start.params.min_group}"]
         sealing.shown.update(facts)
         self.now: Step | None = None
-        self._answered: tuple[msg.Request, msg.Reply] | None = None  # the last question, and what was replied
+        self._answered: tuple[msg.Add, msg.Addend] | None = None  # the last question, and what was replied
         self.told = 0  # rounds whose metrics the hub has
-        self._resume([self._announced(result, result.reader) for result in start.kept])
+        self._resume([self.keeping.open(kept) for kept in start.kept])
 
     def _resume(self, decisions: list[bytes]) -> None:
         """Take on what was decided before. With epsilon only after the very sums that this party has sent."""
@@ -83,39 +80,17 @@ class GrowingTogether:
             self.sealing.check_resumed(to_words(machine.contribution()), number, machine.digest())
             machine.apply(decision)
 
-    def add(self, question: msg.Add) -> msg.Reply:
-        """Take what followed from the last step, and contribute to the next."""
-        return self._known(question) or self._answer(question, self._add(question))
-
-    def _add(self, question: msg.Add) -> msg.Addend:
-        self._refuse_unless(self._is_new(question.step), f"step {question.step} is answered once")
-        announced = self._take(question.result)
+    def add(self, question: msg.Add) -> msg.Addend:
+        """Take on what followed from the last step, and contribute to the next."""
+        if self._answered and self._answered[0] == question:
+            return self._answered[1]
+        is_new = self.now is None or question.step > self.now.number
+        self._refuse_unless(is_new, f"step {question.step} is answered once")
+        kept = self._take(question.total)
         self._enter(question.step)
-        return self._addend(keep=question.result is not None and self.machine.keeps, announced=announced)
-
-    def read(self, question: msg.Read) -> msg.Reply:
-        """Read the total of a step, as its reader; follow what was decided, and contribute to the next."""
-        return self._known(question) or self._answer(question, self._read(question))
-
-    def _read(self, question: msg.Read) -> msg.Announced:
-        step, exchange = question.step, self.member.exchange
-        if question.result is not None:
-            self._refuse_unless(self._is_new(step), f"step {step} is answered once")
-            next_reader = self._name(self.machine.next_reader)
-            self._refuse_unless(next_reader == self.member.name, f"step {step} is read by {next_reader or 'all'}")
-            self._take(question.result)
-            self._enter(step)
-        now = self.now
-        if now is None or now.number != step:
-            raise self._refusal(f"step {step} is not the one that is being added")
-        self._refuse_unless(
-            now.reader == self.member.name, f"the total of step {step} is read by {now.reader or 'all'}"
-        )
-        decision = self.machine.read(self._completed(question.others, now))
-        announcement = self.announcing.announce(exchange, step, decision)
-        self.machine.apply(decision)
-        self._enter(step + 1)
-        return msg.Announced(step=step, announcement=announcement, addend=self._addend(keep=self.machine.keeps))
+        reply = self._addend(keep=question.total is not None and self.machine.keeps, kept=kept)
+        self._answered = question, reply
+        return reply
 
     def send_model(self, question: msg.SendModel, model: bytes) -> msg.SealedModel:
         """The model's file, for its receiver alone."""
@@ -133,35 +108,31 @@ class GrowingTogether:
     def _enter(self, step: int) -> None:
         """Work out this party's part of a step."""
         machine, covers = self.machine, self.member.covers
-        reader = None if machine.finished else self._name(machine.reader)
         if covers is not None:
             covers.state = machine.digest()
         parts = [] if machine.finished else to_words(machine.contribution())
         parts = self.sealing.noisy_together(parts, len(machine.kept), machine.digest()) if parts else []
         own = self.sealing.together(parts, self._mask(step), covers) if parts else []
-        if own and covers is not None and reader is None and self._is_first:
+        if own and covers is not None and self._is_first:
             own = add([own, covers.cover(step, own)])
-        self.now = Step(step, reader, own)
+        self.now = Step(step, own)
 
-    def _addend(self, *, keep: bool, announced: msg.Announcement | None = None) -> msg.Addend:
-        """What this party sends in the step that it is in. What it reads itself stays here."""
+    def _addend(self, *, keep: bool, kept: msg.Kept | None) -> msg.Addend:
+        """What this party sends in the step that it is in."""
         machine, member, now = self.machine, self.member, self.now
         if now is None:
             raise self._refusal("nothing was asked yet")
-        sent = [] if now.reader == member.name else now.own
-        if sent:
+        if now.own:
             self.sealing.note_together(self._mask(now.number))
         return msg.Addend(
             step=now.number,
-            parts=wire.pack_parts(sent),
+            parts=wire.pack_parts(now.own),
             exchange=member.exchange,
             digest=keyed_digest(member.key("digest", member.exchange, now.number), machine.digest()),
             name=machine.step,
             n_trees=machine.n_rounds,
-            reader=now.reader,
-            next_reader=None if machine.finished else self._name(machine.next_reader),
             keep=keep,
-            announced=announced,
+            kept=kept,
             finished=machine.finished,
             metrics=[] if self.masked else self._new_metrics(),
             shown=dict(self.sealing.shown) if machine.finished else {},
@@ -169,9 +140,6 @@ class GrowingTogether:
 
     def _mask(self, step: int) -> msg.Masking | None:
         return msg.Masking(step=step, parties=self.parties) if self.masked else None
-
-    def _name(self, number: int | None) -> str | None:
-        return None if number is None else self.parties[number]
 
     @property
     def _is_first(self) -> bool:
@@ -184,61 +152,25 @@ class GrowingTogether:
 
     # --- what follows from a step ------------------------------------------------------------------------------------
 
-    def _known(self, question: msg.Add | msg.Read) -> msg.Reply | None:
-        """The answer, where the same was asked before."""
-        return self._answered[1] if self._answered and self._answered[0] == question else None
-
-    def _answer(self, question: msg.Add | msg.Read, reply: msg.Reply) -> msg.Reply:
-        self._answered = question, reply
-        return reply
-
-    def _is_new(self, step: int) -> bool:
-        return self.now is None or step > self.now.number
-
-    def _take(self, result: msg.Result | None) -> msg.Announcement | None:
-        """Apply what followed from the last step. Returns what is to be kept, where nobody announced it."""
+    def _take(self, total: msg.Total | None) -> msg.Kept | None:
+        """Take on the total of the last step. Returns what is to be kept of it, sealed by the first party."""
         now = self.now
-        if now is None or result is None:
-            self._refuse_unless(now is None and result is None, "the result of a step comes with the next question")
+        if now is None or total is None:
+            self._refuse_unless(now is None and total is None, "the total of a step comes with the next question")
             return None
-        self._refuse_unless(
-            now.reader != self.member.name, f"step {now.number} is read by this party, who announces it"
-        )
-        belongs = (result.step, result.exchange) == (now.number, self.member.exchange)
-        self._refuse_unless(belongs, f"what is passed on follows from step {now.number}")
-        decision = self._total(result, now) if now.reader is None else self._announced(result, now.reader)
-        self.machine.apply(decision)
-        if now.reader is None and self._is_first and self.machine.keeps:
-            return self.announcing.announce(result.exchange, now.number, decision, for_later=True)
+        belongs = (total.step, total.exchange) == (now.number, self.member.exchange)
+        self._refuse_unless(belongs, f"what is passed on is the total of step {now.number}")
+        self.machine.apply(self.machine.read(self._opened(total.parts, now)))
+        if self._is_first and self.machine.keeps:
+            return self.keeping.seal(total.exchange, now.number, self.machine.kept[-1])
         return None
 
-    def _announced(self, result: msg.Result, reader: str | None) -> bytes:
-        """What the reader of a step decided."""
-        if reader is None or result.announced is None or result.reader != reader:
-            raise self._refusal(f"step {result.step} is read by {reader or 'one party'}, who announces what follows")
-        return self.announcing.open(result, result.announced, reader)
-
-    def _total(self, result: msg.Result, now: Step) -> bytes:
-        """What follows from a total that all read."""
-        if result.total is None or result.reader is not None:
-            raise self._refusal(f"the total of step {result.step} is read by all")
-        total, covers = self._unpacked(result.total, now), self.member.covers
+    def _opened(self, arrays: Sequence[msg.Array], now: Step) -> Parts:
+        """A total without its cover and its check words, if they fit."""
+        total, covers = wire.unpack_parts(arrays), self.member.covers
+        self._refuse_unless(same_form(total, now.own), f"the total of step {now.number} has the form of what was added")
         if covers is not None:
             total = subtract(total, covers.cover(now.number, total))
-        return self.machine.read(self._checked(total, now))
-
-    def _completed(self, others: Sequence[msg.Array], now: Step) -> Parts:
-        """The total of a step that this party reads: its own vector, which nobody has seen, makes the masks cancel."""
-        return self._checked(add([self._unpacked(others, now), now.own]), now)
-
-    def _unpacked(self, arrays: Sequence[msg.Array], now: Step) -> Parts:
-        total = wire.unpack_parts(arrays)
-        self._refuse_unless(same_form(total, now.own), f"the total of step {now.number} has the form of what was added")
-        return total
-
-    def _checked(self, total: Parts, now: Step) -> Parts:
-        """A total without its check words, if they fit."""
-        covers = self.member.covers
         return from_words(covers.without_checks(total, now.number) if covers else total)
 
     def _refuse_unless(self, holds: bool, rule: str) -> None:

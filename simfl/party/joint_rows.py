@@ -1,6 +1,5 @@
 """A party's rows as the joint machine takes them, and the machine's trees as a model."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -25,9 +24,9 @@ from simfl.training.losses import check_start, in_xgboost, is_multi, loss_of
 
 
 def machine_of(
-    start: msg.StartTogether, split: Split, private: bytes, threads: int, shared: Shared | None, *, whole: bool
+    start: msg.StartTogether, split: Split, private: bytes, threads: int, shared: Shared | None
 ) -> Machine:
-    """A party's part in a training that starts. `whole`: all parties of the study are present."""
+    """A party's part in a training that starts."""
     aside = split.validation
     mine = Mine(
         _labelled(_counting(split.training), start, split),
@@ -36,7 +35,7 @@ def machine_of(
         threads,
         shared,
     )
-    return Machine(replace(_plan(start, split, start.params.max_bin or BINS), whole=whole), mine)
+    return Machine(_plan(start, split, start.params.max_bin or BINS), mine)
 
 
 def private_machine_of(

@@ -10,7 +10,7 @@ from simfl.params import declared_classes, is_private, with_numbers
 if TYPE_CHECKING:
     from simfl.party.terms import Rules
 
-TOGETHER: Final = (msg.StartTogether, msg.Add, msg.Read, msg.SendModel)
+TOGETHER: Final = (msg.StartTogether, msg.Add, msg.SendModel)
 APART: Final = (  # what only the other recipes ask
     msg.SumFeatures,
     msg.Hash,

@@ -51,7 +51,6 @@ ACCEPTS: Final[dict[Phase, dict[type, Phase]]] = {
     Phase.TOGETHER: {
         **_BEFORE,
         msg.Add: Phase.TOGETHER,
-        msg.Read: Phase.TOGETHER,
         msg.SendModel: Phase.TOGETHER,
     },
 }

@@ -14,7 +14,7 @@ from simfl.errors import DataError, ParameterError, PrivacyError
 from simfl.joint.drawn import LEVELS_DEPTH
 from simfl.joint.private import Budget
 from simfl.joint.private_rule import PrivateSettings, private_rule
-from simfl.params import MOST_CUTS, PrivateParams, declared_classes, defaults, is_private
+from simfl.params import MOST_CUTS, PrivateParams, declared_classes, is_private
 from simfl.party.party import Party, Split
 from simfl.privacy.discrete import VARIANCE
 from simfl.privacy.guarantee import MOST_VALUES, longest, not_colluding
@@ -91,8 +91,7 @@ def check_size(chosen: PrivateSettings, n_columns: int, n_outputs: int) -> None:
 def _as_given(chosen: PrivateSettings, params: PrivateParams) -> PrivateSettings:
     """With what the study sets itself; what the rule made for its own number of trees is made for that of the study."""
     names = {"n_trees": "n_trees", "max_depth": "depth", "learning_rate": "learning_rate", "reg_lambda": "reg_lambda"}
-    usual = defaults()
-    given = {rule: getattr(params, name) for name, rule in names.items() if getattr(params, name) != usual[name]}
+    given = {rule: getattr(params, name) for name, rule in names.items() if name not in params.by_rule}
     trees = given.get("n_trees", chosen.n_trees) / chosen.n_trees
     fitted = {name: getattr(chosen, name) * trees**0.5 for name in ("count_scale", "first_scale")}
     fitted |= {"reg_lambda": chosen.reg_lambda * trees}

@@ -399,8 +399,7 @@ class Session:
         params, sealing = message.params, self.sealing
         if not is_private(params):
             sealing.begin(None)
-            whole = self.rules is None or message.parties == [*self.rules.terms.parties]
-            return machine_of(message, self.split, self.private, self.n_jobs, self.shared, whole=whole)
+            return machine_of(message, self.split, self.private, self.n_jobs, self.shared)
         private_rows.check_declared(self.party)
         private_rows.check_hidden(message, str(self.party))
         own = private_rows.limited(self.split, params)
@@ -428,9 +427,6 @@ class Session:
 
     def _add(self, message: msg.Add) -> msg.Reply:
         return self.together.add(message)
-
-    def _read(self, message: msg.Read) -> msg.Reply:
-        return self.together.read(message)
 
     def _send_model(self, message: msg.SendModel) -> msg.SealedModel:
         if self.rules:
@@ -476,7 +472,6 @@ class Session:
         msg.Finish: _finish,
         msg.StartTogether: _start_together,
         msg.Add: _add,
-        msg.Read: _read,
         msg.SendModel: _send_model,
     }
 

@@ -195,6 +195,8 @@ def test_a_rehearsal_of_a_joint_study_shows_masked_sums(federation, tmp_path):
 
 def test_parameters_of_another_recipe_are_refused_in_a_study(federation):
     text = federation.study.read_text().replace("min_group", "n_hashes = 3\nmin_group")
-    with pytest.raises(StudyError, match=r"\[parameters\] n_hashes is a parameter of recipe='similar' and recipe='paper' only"):
+    with pytest.raises(
+        StudyError, match=r"\[parameters\] n_hashes is a parameter of recipe='similar' and recipe='paper' only"
+    ):
         parse_study(text)
     assert read_study(federation.study).params().min_group == 5
